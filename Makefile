@@ -1,0 +1,66 @@
+# Every target does its own set-up: all it needs is Python >= 3.10. Running one again is quick.
+#   make demo PYTHON=python3.12     picks the interpreter that .venv is made from
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install -q -c constraints.txt
+
+# Stamps live inside the environment, so deleting it also forgets what was installed.
+TORCH := $(VENV)/.stamp-torch
+DEV   := $(VENV)/.stamp-dev
+DOCS  := $(VENV)/.stamp-docs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint bench docs clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+setup: $(DEV)  ## make .venv and install torch, uaprop and the development tools
+
+demo: $(DEV)  ## error bars on noisy digits, by propagation and by Monte Carlo
+	$(BIN)/python -m uaprop demo
+
+# One thread per worker: two processes that each use both cores only get in each other's way.
+test: $(DEV)  ## run the test-suite on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(DEV)  ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+
+bench: $(DEV)  ## run the benchmarks
+	$(BIN)/python benchmarks/run.py
+
+docs: $(DOCS)  ## build the documentation into site/
+	$(BIN)/python -m mkdocs build --strict
+
+clean:  ## remove what was built; .venv stays
+	rm -rf build dist site out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; \
+	    sys.exit(sys.version_info < (3, 10) and f"uaprop needs Python >= 3.10 and $(PYTHON) is {v}; try: make PYTHON=python3.12")'
+	@echo "Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# torch first and pinned, so that nothing installed after it can choose another. The pin names a
+# version, not a build: where pip finds no CPU build for this Python, the CUDA libraries come too.
+$(TORCH): constraints.txt | $(BIN)/python
+	@echo "Installing torch (once; large, and gigabytes where pip finds only the CUDA build)"
+	@$(PIP) torch==2.13.0
+	@touch $@
+
+$(DEV): pyproject.toml $(TORCH)
+	@echo "Installing uaprop and its development tools"
+	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(DOCS): pyproject.toml $(DEV)
+	@echo "Installing the documentation tools"
+	@$(PIP) -e ".[docs]"
+	@touch $@

@@ -1,0 +1,16 @@
+"""Uncertainty through neural networks: a Gaussian goes in, a Gaussian comes out.
+
+>>> import torch, uaprop as ua
+>>> x = ua.Gaussian(torch.zeros(1, 4), std=0.1)
+>>> torch.nn.Linear(4, 2)(x)  # doctest: +SKIP
+"""
+
+from . import kinds, nn
+from .errors import UnsupportedOperation
+from .gaussian import Gaussian
+from .methods import propagate
+from .registry import rule
+
+__version__ = "0.1.0"
+
+__all__ = ["Gaussian", "UnsupportedOperation", "kinds", "nn", "propagate", "rule"]

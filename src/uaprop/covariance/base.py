@@ -1,0 +1,104 @@
+"""What a representation of a covariance has to know: how it passes through each kind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Select
+
+__all__ = ["Covariance", "Result", "per_batch_element", "rearranged"]
+
+Result = tuple[Tensor, "Covariance"]
+
+
+class Covariance(ABC):
+    """The covariance of one random tensor.
+
+    The class methods take a kind, whose operands all carry this representation, and answer with the
+    mean and the covariance of its output; ``select`` with whatever structure the selection has.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def var(self) -> Tensor:
+        """Marginal variances, of the tensor's shape."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Dense covariance of each batch element, see :func:`per_batch_element`."""
+
+    @abstractmethod
+    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """``count`` draws with mean zero and this covariance, ``(count, *shape)``."""
+
+    @classmethod
+    @abstractmethod
+    def linear(cls, kind: Linear) -> Result:
+        """Pass through an affine map."""
+
+    @classmethod
+    @abstractmethod
+    def select(cls, kind: Select) -> Any:
+        """Pass through a rearrangement, possibly with several outputs."""
+
+    @classmethod
+    @abstractmethod
+    def elementwise(cls, kind: Elementwise) -> Result:
+        """Pass through a scalar function."""
+
+    @classmethod
+    @abstractmethod
+    def bilinear(cls, kind: Bilinear) -> Result:
+        """Pass through a product of two random operands."""
+
+    @classmethod
+    @abstractmethod
+    def joint(cls, kind: Joint) -> Result:
+        """Pass through a map of whole vectors."""
+
+    @classmethod
+    @abstractmethod
+    def noise(cls, kind: Noise) -> Result:
+        """Pass through an operation that adds noise."""
+
+    @classmethod
+    def through(cls, kind: Kind) -> Any:
+        """Pass through whichever kind it is."""
+        match kind:
+            case Linear():
+                return cls.linear(kind)
+            case Select():
+                return cls.select(kind)
+            case Elementwise():
+                return cls.elementwise(kind)
+            case Bilinear():
+                return cls.bilinear(kind)
+            case Joint():
+                return cls.joint(kind)
+            case Noise():
+                return cls.noise(kind)
+
+
+def per_batch_element(tensor: Tensor) -> Tensor:
+    """Flatten to ``(batch, elements)``; a tensor of fewer than two dimensions is one batch element.
+
+    The first dimension is the batch, as everywhere in torch: a dense covariance is then
+    ``(batch, elements, elements)``, and ``(elements, elements)`` for a vector.
+    """
+    return tensor.flatten(1) if tensor.ndim > 1 else tensor.reshape(-1)
+
+
+def rearranged(kind: Select, wrap: Callable[[Tensor], Covariance]) -> Any:
+    """Rearrange mean and marginal variances alike, with ``wrap`` around the variances."""
+    (x,) = kind.inputs
+    mean, var = kind.apply(x.loc), kind.apply(x.cov.var)
+    if isinstance(mean, Tensor):
+        return mean, wrap(var)
+    return tuple((m, wrap(v)) for m, v in zip(mean, var, strict=True))

@@ -1,0 +1,91 @@
+"""Independent elements: the report's assumption.
+
+Exact for one linear layer of independent inputs; after that the layer's outputs share inputs, and the
+correlation between them is dropped. On trained networks the output's standard deviation comes out
+many times too small. The operands of a sum or a product are taken to be independent of each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedOperation
+from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
+from .base import Covariance, Result, per_batch_element, rearranged
+
+__all__ = ["Diagonal"]
+
+
+class Diagonal(Covariance):
+    """A variance for each element and nothing else."""
+
+    __slots__ = ("_var",)
+
+    def __init__(self, var: Tensor) -> None:
+        self._var = var
+
+    @property
+    def var(self) -> Tensor:
+        """Marginal variances."""
+        return self._var
+
+    def dense(self) -> Tensor:
+        """Diagonal matrices, one for each batch element."""
+        return torch.diag_embed(per_batch_element(self._var))
+
+    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Independent normal draws."""
+        std = self._var.sqrt()
+        noise = torch.randn(
+            (count, *std.shape), dtype=std.dtype, device=std.device, generator=generator
+        )
+        return noise.mul_(std) if not std.requires_grad else noise * std
+
+    @classmethod
+    def linear(cls, kind: Linear) -> Result:
+        """``Var(Σ a_i x_i) = Σ a_i² v_i``."""
+        mean = kind.affine(*(x.loc for x in kind.inputs))
+        return mean, cls(kind.squared(*(x.cov.var for x in kind.inputs)))
+
+    @classmethod
+    def select(cls, kind: Select) -> Any:
+        """The same rearrangement of means and variances."""
+        return rearranged(kind, cls)
+
+    @classmethod
+    def elementwise(cls, kind: Elementwise) -> Result:
+        """The marginal moments; the gain is not needed."""
+        (x,) = kind.inputs
+        moments = kind.moments(x.loc, x.cov.var)
+        return moments.mean, cls(moments.var)
+
+    @classmethod
+    def bilinear(cls, kind: Bilinear) -> Result:
+        """``Var(Σ x_i y_i) = Σ m_x² v_y + v_x m_y² + v_x v_y`` (Goodman 1960)."""
+        x, y = kind.inputs
+        if x is y:
+            raise UnsupportedOperation(
+                "",
+                reason="both operands are the same random tensor, and this method takes operands "
+                "to be independent",
+                remedy='Use method="samples".',
+            )
+        var = kind.product(x.loc.square(), y.cov.var)
+        var = var + kind.product(x.cov.var, y.loc.square() + y.cov.var)
+        return kind.affine(x.loc, y.loc), cls(var)
+
+    @classmethod
+    def joint(cls, kind: Joint) -> Result:
+        """The map's own formula for independent inputs."""
+        (x,) = kind.inputs
+        mean, var = kind.moments(x.loc, x.cov.var)
+        return mean, cls(var)
+
+    @classmethod
+    def noise(cls, kind: Noise) -> Result:
+        """``Var(x ξ) = v + Var(ξ) (v + m²)``."""
+        (x,) = kind.inputs
+        return x.loc, cls(x.cov.var + kind.var * (x.cov.var + x.loc.square()))

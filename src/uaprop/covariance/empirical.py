@@ -1,0 +1,94 @@
+"""The covariance of samples: a result, not something to compute on with."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedOperation
+from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
+from .base import Covariance, rearranged
+
+__all__ = ["Empirical"]
+
+
+class Empirical(Covariance):
+    """Variances of samples and, where it was small enough to keep, their dense covariance.
+
+    Operations refuse it: the samples themselves are gone, so correlation would be lost unnoticed.
+    Rearrangements keep the marginals.
+    """
+
+    __slots__ = ("_dense", "_var")
+
+    def __init__(self, var: Tensor, dense: Tensor | None = None) -> None:
+        self._var = var
+        self._dense = dense
+
+    @property
+    def var(self) -> Tensor:
+        """Marginal sample variances."""
+        return self._var
+
+    def dense(self) -> Tensor:
+        """The sample covariance of each batch element.
+
+        Raises:
+            ValueError: if it was too large to keep, or the result was cut up after sampling.
+        """
+        if self._dense is None:
+            raise ValueError(
+                "the samples' covariance was not kept: the output is too large, or it was "
+                "rearranged after sampling; the marginal variances are in .var"
+            )
+        return self._dense
+
+    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Normal draws with the sample covariance."""
+        values, vectors = torch.linalg.eigh(self.dense())
+        root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+        noise = torch.randn(
+            (count, *root.shape[:-1]), dtype=root.dtype, device=root.device, generator=generator
+        )
+        return (root @ noise.unsqueeze(-1)).squeeze(-1).reshape(count, *self._var.shape)
+
+    @classmethod
+    def select(cls, kind: Select) -> Any:
+        """The same rearrangement of the marginals; the dense covariance is dropped."""
+        return rearranged(kind, cls)
+
+    @classmethod
+    def _refuse(cls) -> NoReturn:
+        raise UnsupportedOperation(
+            "an operation on the result of sampling",
+            reason="its samples are gone, and with them the correlation between elements",
+            remedy="Put the operation into the model that is sampled, or continue from independent "
+            "elements with ua.Gaussian(y.mean, y.var).",
+        )
+
+    @classmethod
+    def linear(cls, kind: Linear) -> NoReturn:
+        """Refused."""
+        cls._refuse()
+
+    @classmethod
+    def elementwise(cls, kind: Elementwise) -> NoReturn:
+        """Refused."""
+        cls._refuse()
+
+    @classmethod
+    def bilinear(cls, kind: Bilinear) -> NoReturn:
+        """Refused."""
+        cls._refuse()
+
+    @classmethod
+    def joint(cls, kind: Joint) -> NoReturn:
+        """Refused."""
+        cls._refuse()
+
+    @classmethod
+    def noise(cls, kind: Noise) -> NoReturn:
+        """Refused."""
+        cls._refuse()

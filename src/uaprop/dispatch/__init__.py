@@ -1,0 +1,7 @@
+"""From a call of torch to a rule: the only place that knows ``__torch_function__``."""
+
+from .. import rules as rules  # fills the registry
+from .apply import apply
+from .handle import Handle
+
+__all__ = ["Handle", "apply"]

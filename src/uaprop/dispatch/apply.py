@@ -1,0 +1,122 @@
+"""Run one operation on random operands: rule, kind, covariance, answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..covariance import Covariance
+from ..errors import UnsupportedOperation
+from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Select
+from ..registry import Rule
+from .handle import Handle
+from .place import calling_module
+from .spellings import Operation, name_of, resolve
+
+__all__ = ["apply"]
+
+Wrap = Callable[[Tensor, Covariance], Handle]
+_KINDS = (Linear, Select, Elementwise, Bilinear, Joint, Noise)
+
+
+def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Wrap) -> Any:
+    """Answer ``operation(*args, **kwargs)``, at least one argument being random.
+
+    Args:
+        operation: the function of torch that was called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        wrap: makes the answer's type from a mean and a covariance.
+
+    Returns:
+        A random tensor, a tuple of them, or whatever plain value the rule gives.
+
+    Raises:
+        UnsupportedOperation: if there is no rule, or the rule has no answer for these arguments.
+    """
+    rule, inplace = resolve(operation)
+    if rule is None:
+        raise UnsupportedOperation(name_of(operation), module=calling_module())
+    inplace = inplace or bool(kwargs.get("inplace", False))
+    target = args[0] if inplace else None
+    try:
+        if inplace and not isinstance(target, Handle):
+            raise UnsupportedOperation(
+                name_of(operation),
+                reason="a plain tensor cannot take on a random value in place",
+                remedy="Write x = x + y instead of x += y, or start from ua.Gaussian(x, var=0).",
+            )
+        answer = _call(rule, operation, args, kwargs)
+        result = _realise(answer, wrap) if isinstance(answer, _KINDS) else answer
+    except UnsupportedOperation as error:
+        raise UnsupportedOperation(
+            error.operation or name_of(operation),
+            reason=error.reason,
+            remedy=error.remedy,
+            module=error.module or calling_module(),
+        ) from None
+    if target is None:
+        return result
+    if result is not target:
+        loc, cov = result.loc, result.cov
+        if loc.dtype != target.loc.dtype:
+            result = result.to(target.loc.dtype)
+            loc, cov = result.loc, result.cov
+        target.assign(loc, cov)
+    return target
+
+
+def _call(rule: Rule, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return rule.function(*args, **kwargs)
+    except TypeError as error:
+        try:
+            inspect.signature(rule.function).bind(*args, **kwargs)
+        except TypeError as mismatch:
+            raise UnsupportedOperation(
+                name_of(operation),
+                reason=f"its rule does not know these arguments ({mismatch})",
+                remedy="Call it with the arguments of its usual form.",
+            ) from error
+        raise
+
+
+def _realise(kind: Kind, wrap: Wrap) -> Any:
+    representation = type(kind.inputs[0].cov)
+    for other in kind.inputs[1:]:
+        if type(other.cov) is not representation:
+            raise UnsupportedOperation(
+                "",
+                reason="its operands carry different representations of covariance, "
+                f"{representation.__name__} and {type(other.cov).__name__}",
+                remedy="Start both from the same kind of ua.Gaussian.",
+            )
+    result = representation.through(kind)
+    if not isinstance(kind, Select):
+        return wrap(*result)
+    parent = kind.inputs[0]
+    if isinstance(result[0], Tensor):
+        value = wrap(*result)
+        _link(value, parent, kind.apply)
+        return value
+    values = tuple(wrap(*pair) for pair in result)
+    for i, value in enumerate(values):
+        _link(value, parent, lambda t, i=i: kind.apply(t)[i])  # type: ignore[misc]
+    return values
+
+
+def _link(value: Handle, parent: Any, cut: Callable[[Tensor], Tensor]) -> None:
+    """Make the value a view of its parent if torch made its mean one."""
+    if _aliases(value.loc, parent.loc):
+        value.become_view(parent, cut)
+
+
+def _aliases(part: Tensor, whole: Tensor) -> bool:
+    if not torch.compiler.is_compiling():
+        return torch._C._is_alias_of(part, whole)
+    base = part._base  # a traced program knows bases, but no memory
+    return part is whole or (base is not None and (base is whole or base is whole._base))

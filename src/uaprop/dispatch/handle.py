@@ -1,0 +1,108 @@
+"""A random value that can be written to, with torch's rules for views.
+
+In torch ``y = x[:, 0]; y.relu_()`` changes ``x``. A Gaussian's tensors are never written to (autograd may
+have saved them); the *handle* is given new ones instead. So that views behave as torch's do, a
+handle made by a view keeps its parent and how it was cut from it: writing to a view writes to the parent,
+and a view looks whether its parent has changed before it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kinds import Linear, Random, Select
+
+__all__ = ["Handle"]
+
+
+class _View:
+    """How a handle was cut from its parent, and the parent's version at that time."""
+
+    __slots__ = ("cut", "parent", "version")
+
+    def __init__(self, parent: Handle, cut: Callable[[Tensor], Tensor], version: int) -> None:
+        self.parent = parent
+        self.cut = cut
+        self.version = version
+
+
+class Handle(Random):
+    """A mean and a covariance that an in-place operation can replace."""
+
+    __slots__ = ("_cov", "_loc", "_version", "_view")
+
+    _loc: Tensor
+    _cov: Any
+    _version: int
+    _view: _View | None
+
+    def _hold(self, loc: Tensor, cov: Any) -> None:
+        self._loc = loc
+        self._cov = cov
+        self._version = 0
+        self._view = None
+
+    @property
+    def loc(self) -> Tensor:
+        """The mean, as a plain tensor."""
+        if self._view is not None:
+            self._refresh(self._view)
+        return self._loc
+
+    @property
+    def cov(self) -> Any:
+        """The covariance's representation."""
+        if self._view is not None:
+            self._refresh(self._view)
+        return self._cov
+
+    def _refresh(self, view: _View) -> None:
+        parent = view.parent
+        if parent._view is not None:
+            parent._refresh(parent._view)
+        if parent._version != view.version:
+            view.version = parent._version
+            self._loc, self._cov = type(parent._cov).select(Select((parent,), view.cut))
+            self._version += 1
+
+    def become_view(self, parent: Handle, cut: Callable[[Tensor], Tensor]) -> None:
+        """Remember that this handle shares its memory with ``parent``."""
+        self._view = _View(parent, cut, parent._version)
+
+    def assign(self, loc: Tensor, cov: Any) -> None:
+        """Take on a new value, as an in-place operation does, and tell the parent.
+
+        Raises:
+            RuntimeError: if the value's shape is not this one's, as in torch.
+        """
+        if loc.shape != self.shape:
+            raise RuntimeError(
+                f"output with shape {list(self.shape)} doesn't match the broadcast shape "
+                f"{list(loc.shape)}"
+            )
+        view = self._view
+        if view is not None:
+            self._refresh(view)
+        self._loc, self._cov = loc, cov
+        self._version += 1
+        if view is not None:
+            view.parent.assign(*_placed(view.parent, self, view.cut))
+            view.version = view.parent._version
+
+
+def _placed(parent: Handle, child: Handle, cut: Callable[[Tensor], Tensor]) -> Any:
+    """The parent's value with the child's put back where it was cut from."""
+    shape = parent.shape
+    numbers = torch.arange(parent.loc.numel(), device=parent.loc.device).view(shape)
+    positions = cut(numbers).reshape(-1)
+
+    def put(whole: Tensor, part: Tensor) -> Tensor:
+        return whole.reshape(-1).scatter(0, positions, part.reshape(-1)).view(shape)
+
+    detached = type(child).__new__(type(child))  # the child's value, not a view of the old parent
+    detached._hold(child._loc, child._cov)
+    return type(parent._cov).linear(Linear((parent, detached), put, put, put))

@@ -1,0 +1,33 @@
+"""The one exception of the library's own."""
+
+from __future__ import annotations
+
+__all__ = ["UnsupportedOperation"]
+
+
+class UnsupportedOperation(NotImplementedError):
+    """An operation whose effect on a Gaussian the library does not know.
+
+    Raised instead of an answer with a wrong variance. The message names the operation, where in the
+    model it was called, why it has no answer if there is a reason, and what can be done.
+
+    Attributes:
+        operation: torch's name of the operation.
+        module: dotted path of the innermost module that called it, or "" outside of a module.
+    """
+
+    def __init__(self, operation: str, *, reason: str = "", remedy: str = "", module: str = ""):
+        self.operation = operation
+        self.reason = reason
+        self.remedy = remedy
+        self.module = module
+        super().__init__(operation, reason, remedy, module)
+
+    def __str__(self) -> str:
+        place = f" in module '{self.module}'" if self.module else ""
+        reason = self.reason or "no rule says how it acts on a Gaussian"
+        remedy = self.remedy or (
+            'Add a rule with @ua.rule (see CONTRIBUTING.md), or use method="samples", '
+            "which needs no rules."
+        )
+        return f"{self.operation}{place}: {reason}. {remedy}"

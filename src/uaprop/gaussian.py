@@ -1,0 +1,367 @@
+"""The value that flows through a model: a tensor with a mean and a covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .covariance import Covariance, Diagonal
+from .dispatch import Handle, apply
+from .statistic import Statistic
+
+__all__ = ["Gaussian"]
+
+
+class Gaussian(Handle):
+    """A random tensor ``x ~ N(mean, covariance)`` that behaves like a tensor inside a model.
+
+    ``Gaussian(mean, var)`` or ``Gaussian(mean, std=0.1)`` has independent elements. Pass it to any
+    ``nn.Module``; what comes out is a Gaussian again.
+
+    It is not a ``torch.Tensor``: it has the parts of a tensor's interface for which an answer with the right
+    variance exists, and raises :class:`~uaprop.UnsupportedOperation` for the rest.
+
+    Args:
+        mean: a floating-point tensor, or anything ``torch.as_tensor`` takes.
+        var: variances, a number or a tensor that broadcasts with ``mean``.
+        std: standard deviations instead of variances.
+
+    Raises:
+        TypeError: if both or neither of ``var`` and ``std`` are given, or the mean is not
+            floating-point.
+        ValueError: if a variance is negative, infinite or NaN, if the shapes do not broadcast or the
+            devices differ.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        mean: Tensor | float,
+        var: Tensor | float | None = None,
+        *,
+        std: Tensor | float | None = None,
+    ) -> None:
+        loc = _as_mean(mean)
+        if (var is None) == (std is None):
+            given = "neither" if var is None else "both"
+            raise TypeError(f"Gaussian takes var or std, exactly one of them; {given} were given")
+        spread, name = (var, "var") if var is not None else (std, "std")
+        spread = _as_spread(spread, name, loc)
+        variance = spread if name == "var" else spread.square()
+        try:
+            loc, variance = torch.broadcast_tensors(loc, variance)
+        except RuntimeError:
+            raise ValueError(
+                f"mean of shape {tuple(loc.shape)} and {name} of shape {tuple(spread.shape)} do not "
+                "broadcast"
+            ) from None
+        self._hold(loc, Diagonal(variance))
+
+    @classmethod
+    def from_covariance(cls, mean: Tensor, cov: Covariance) -> Gaussian:
+        """A Gaussian from a mean and a representation of its covariance, unchecked."""
+        value = cls.__new__(cls)
+        value._hold(mean, cov)
+        return value
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def mean(self) -> Statistic:
+        """The mean; called, as in ``x.mean(dim=1)``, the average over dimensions."""
+        return Statistic.of(self.loc, self, torch.Tensor.mean)
+
+    @property
+    def var(self) -> Statistic:
+        """The marginal variances; called, torch's reduction of that name."""
+        return Statistic.of(self.cov.var, self, torch.Tensor.var)
+
+    @property
+    def std(self) -> Statistic:
+        """The marginal standard deviations; called, torch's reduction of that name."""
+        return Statistic.of(_root(self.cov.var), self, torch.Tensor.std)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The mean's dtype."""
+        return self.loc.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The mean's device."""
+        return self.loc.device
+
+    @property
+    def layout(self) -> torch.layout:
+        """The mean's layout."""
+        return self.loc.layout
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether mean or variance take part in autograd."""
+        return self.loc.requires_grad or self.cov.var.requires_grad
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the mean is on a CUDA device."""
+        return self.loc.is_cuda
+
+    @property
+    def T(self) -> Gaussian:  # noqa: N802, torch's own name
+        """The dimensions reversed."""
+        return self.permute(*reversed(range(self.ndim)))  # type: ignore[no-any-return]
+
+    @property
+    def mT(self) -> Gaussian:  # noqa: N802, torch's own name
+        """The last two dimensions exchanged."""
+        return self.transpose(-2, -1)  # type: ignore[no-any-return]
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """The shape, or one of its entries."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.loc.numel()
+
+    def covariance(self) -> Tensor:
+        """The dense covariance of each batch element.
+
+        Returns:
+            ``(batch, n, n)`` with ``n`` elements per batch element (the first dimension is the batch);
+            ``(n, n)`` for a vector.
+        """
+        dense: Tensor = self.cov.dense()
+        return dense
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw ``n`` tensors, stacked along a new first dimension: ``(n, *shape)``."""
+        if n < 1:
+            raise ValueError(f"the number of samples must be at least 1, not {n}")
+        draws: Tensor = self.loc + self.cov.deviations(n, generator)
+        return draws
+
+    def log_prob(self, x: Tensor | float) -> Tensor:
+        """The log-density of each element's marginal at ``x``, broadcast.
+
+        A zero variance is a point mass: its log-density is +∞ at the mean and -∞ elsewhere.
+        """
+        var = self.cov.var
+        offset = torch.as_tensor(x, dtype=self.dtype, device=self.device) - self.loc
+        safe = torch.where(var > 0, var, 1)
+        density = -0.5 * (offset.square() / safe + torch.log(2 * torch.pi * safe))
+        point = torch.where(offset == 0, torch.inf, -torch.inf)
+        return torch.where(var > 0, density, point)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.shape)) or "scalar"
+        kind = type(self.cov).__name__.lower()
+        place = "" if self.device.type == "cpu" else f", {self.device}"
+        head = f"Gaussian({shape}, {self.dtype}, {kind}{place}"
+        if self.numel() == 0:
+            return head + ")"
+        if self.numel() <= 8:
+            mean = _short(self.loc)
+            std = _short(_root(self.cov.var))
+            return f"{head}, mean={mean}, std={std})"
+        means, stds = self.loc.detach(), _root(self.cov.var.detach())
+        return (
+            f"{head}, mean in [{means.min():.4g}, {means.max():.4g}], "
+            f"std in [{stds.min():.4g}, {stds.max():.4g}])"
+        )
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of a 0-d Gaussian")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Gaussian]:
+        return iter(self.unbind(0))
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "the truth value of a Gaussian is random; decide on x.mean, or propagate the model with "
+            'method="samples"'
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("a Gaussian is not an array; convert x.mean and x.var")
+
+    # ------------------------------------------------------------ what it does
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Answer a function of torch that was given a Gaussian."""
+        return apply(func, args, kwargs or {}, Gaussian.from_covariance)
+
+    def _run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return apply(func, args, kwargs, Gaussian.from_covariance)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Every other method of a tensor, through the rules."""
+        method = getattr(torch.Tensor, name, None)
+        if method is None or name.startswith("__") or not callable(method):
+            raise AttributeError(f"a Gaussian has no attribute {name!r}")
+
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            return self._run(method, self, *args, **kwargs)
+
+        bound.__name__ = name
+        return bound
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._run(torch.Tensor.__getitem__, self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._run(torch.Tensor.__setitem__, self, index, value)
+
+    def __neg__(self) -> Any:
+        return self._run(torch.neg, self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return self._run(torch.abs, self)
+
+    def __add__(self, other: Any) -> Any:
+        return self._run(torch.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._run(torch.add, other, self)
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._run(torch.Tensor.add_, self, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._run(torch.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._run(torch.sub, other, self)
+
+    def __isub__(self, other: Any) -> Any:
+        return self._run(torch.Tensor.sub_, self, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._run(torch.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._run(torch.mul, other, self)
+
+    def __imul__(self, other: Any) -> Any:
+        return self._run(torch.Tensor.mul_, self, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._run(torch.div, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._run(torch.div, other, self)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return self._run(torch.Tensor.div_, self, other)
+
+    def __pow__(self, exponent: Any) -> Any:
+        return self._run(torch.pow, self, exponent)
+
+    def __ipow__(self, exponent: Any) -> Any:  # type: ignore[misc]
+        return self._run(torch.Tensor.pow_, self, exponent)
+
+    def __rpow__(self, base: Any) -> Any:
+        return self._run(torch.pow, base, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return self._run(torch.matmul, self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return self._run(torch.matmul, other, self)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._run(torch.lt, self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._run(torch.le, self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._run(torch.gt, self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._run(torch.ge, self, other)
+
+
+def _as_mean(mean: Tensor | float) -> Tensor:
+    if isinstance(mean, Gaussian):
+        raise TypeError("the mean is a Gaussian already; pass a tensor")
+    loc = mean if isinstance(mean, Tensor) else torch.as_tensor(mean)
+    if isinstance(loc, Statistic):
+        loc = loc.as_subclass(Tensor)
+    if not loc.is_floating_point():
+        raise TypeError(
+            f"the mean must be floating-point, not {loc.dtype}; convert it, as in mean.float()"
+        )
+    return loc
+
+
+def _as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        if value.device != loc.device and value.ndim > 0:
+            raise ValueError(f"mean is on {loc.device} but {name} on {value.device}; move one of them")
+        if isinstance(value, Statistic):
+            value = value.as_subclass(Tensor)
+        spread = value.to(device=loc.device, dtype=loc.dtype)
+    else:
+        spread = torch.as_tensor(value, dtype=loc.dtype, device=loc.device)
+    if torch.compiler.is_compiling() or spread.numel() == 0 or spread.is_meta:
+        return spread
+    low, high = spread.detach().aminmax()
+    if not (low >= 0 and high < torch.inf):
+        if low < 0:
+            problem = f"negative (the smallest is {low.item():.6g})"
+        else:
+            problem = "infinite or NaN"
+        raise ValueError(f"{name} must be finite and not negative; some of it is {problem}")
+    return spread
+
+
+def _root(var: Tensor) -> Tensor:
+    """``√v`` with a zero gradient, not an infinite one, at ``v = 0``."""
+    positive = var > 0
+    return torch.where(positive, torch.where(positive, var, 1).sqrt(), 0)
+
+
+def _short(tensor: Tensor) -> str:
+    return str([float(f"{value:.4g}") for value in tensor.detach().flatten().tolist()])
+
+
+def _flatten(value: Gaussian) -> tuple[list[Any], None]:
+    return [value.loc, value.cov], None
+
+
+def _unflatten(children: Any, context: Any) -> Gaussian:
+    loc, cov = children
+    return Gaussian.from_covariance(loc, cov)
+
+
+pytree.register_pytree_node(
+    Gaussian, _flatten, _unflatten, serialized_type_name="uaprop.Gaussian"
+)
+pytree.register_pytree_node(
+    Diagonal,
+    lambda cov: ([cov.var], None),
+    lambda children, context: Diagonal(*children),
+    serialized_type_name="uaprop.covariance.Diagonal",
+)

@@ -1,0 +1,127 @@
+"""The six kinds of map that an operation can be.
+
+A *rule* answers an operation with one of these; a *covariance* knows how to pass through each. Rules and
+covariances never meet otherwise, so the library's size is their sum, not their product.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .numerics.moments import Moments
+
+__all__ = ["Bilinear", "Elementwise", "Joint", "Kind", "Linear", "Noise", "Random", "Select"]
+
+
+class Random(ABC):
+    """A random tensor as rules and covariances see it: a mean and a covariance."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def loc(self) -> Tensor:
+        """The mean, as a plain tensor."""
+
+    @property
+    @abstractmethod
+    def cov(self) -> Any:
+        """The covariance's representation; ``cov.var`` are the marginal variances."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape."""
+        return self.loc.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.loc.ndim
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``y = A(x₁, x₂, …) + b``.
+
+    Attributes:
+        inputs: the random operands.
+        affine: the whole map, on their means.
+        linear: its linear part ``A``, on anything that adds up (probes, gradients).
+        squared: ``A`` with every coefficient squared, on variances of independent elements.
+    """
+
+    inputs: tuple[Random, ...]
+    affine: Callable[..., Tensor]
+    linear: Callable[..., Tensor]
+    squared: Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Select:
+    """A rearrangement: every output element is one input element.
+
+    ``apply`` acts on means, variances and probes alike, and may return several tensors.
+    """
+
+    inputs: tuple[Random]
+    apply: Callable[[Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """``y_i = f(x_i)``, with the moments of ``f`` from the marginal mean and variance."""
+
+    inputs: tuple[Random]
+    moments: Callable[[Tensor, Tensor], Moments]
+
+
+@dataclass(frozen=True)
+class Bilinear:
+    """``y = B(x₁, x₂) + b`` with coefficients 0 and 1, each sum over matching elements only.
+
+    Attributes:
+        inputs: the two random operands.
+        affine: the whole map, on their means.
+        product: its bilinear part ``B``.
+    """
+
+    inputs: tuple[Random, Random]
+    affine: Callable[[Tensor, Tensor], Tensor]
+    product: Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A map of whole vectors, with a moment formula of its own.
+
+    Attributes:
+        inputs: the random operand.
+        function: the plain map, for linearisation.
+        moments: mean and variance of the output from those of independent inputs.
+    """
+
+    inputs: tuple[Random]
+    function: Callable[[Tensor], Tensor]
+    moments: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """``y = x · ξ`` with noise ``ξ`` that the operation adds itself.
+
+    ``ξ`` has mean 1 and variance ``var``, is independent of everything else, and has one value per
+    element of ``shape``, which broadcasts to the input's.
+    """
+
+    inputs: tuple[Random]
+    var: float
+    shape: tuple[int, ...]
+
+
+Kind: TypeAlias = Linear | Select | Elementwise | Bilinear | Joint | Noise

@@ -1,0 +1,37 @@
+"""The report's method: every element independent, mean and variance in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..covariance import Diagonal
+from ..gaussian import Gaussian
+
+__all__ = ["diagonal"]
+
+
+def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the model on Gaussians with independent elements.
+
+    Costs about two plain passes. Means are good; standard deviations of a trained network's output are
+    far too small, because correlation between activations is ignored.
+
+    Args:
+        model: any callable on tensors.
+        args: its positional arguments, Gaussians among them.
+        kwargs: its keyword arguments.
+
+    Returns:
+        The model's answer, in Gaussians.
+
+    Raises:
+        TypeError: if an input is not of independent elements.
+    """
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Gaussian) and not isinstance(value.cov, Diagonal):
+            raise TypeError(
+                "method 'diagonal' needs inputs of independent elements; an input has a "
+                f"{type(value.cov).__name__.lower()} covariance"
+            )
+    return model(*args, **kwargs)

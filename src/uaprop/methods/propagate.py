@@ -1,0 +1,55 @@
+"""The one entrance to every method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..gaussian import Gaussian
+from .diagonal import diagonal
+from .samples import samples
+
+__all__ = ["METHODS", "propagate"]
+
+METHODS: Mapping[str, Callable[..., Any]] = {"diagonal": diagonal, "samples": samples}
+
+
+def propagate(model: Callable[..., Any], x: Any, method: str = "diagonal", **options: Any) -> Any:
+    """Carry a Gaussian input through a model.
+
+    Args:
+        model: any callable on tensors, usually an ``nn.Module``; it is not changed.
+        x: a :class:`~uaprop.Gaussian`; or a tuple of positional or a dict of keyword arguments for the model,
+            in which any number are Gaussian, independent of each other.
+        method: ``"diagonal"``, the report's method: independent elements, one pass; or
+            ``"samples"``, Monte Carlo: no rules needed, as many passes as ``samples``.
+        **options: the method's own; see :func:`~uaprop.methods.diagonal.diagonal` and
+            :func:`~uaprop.methods.samples.samples`.
+
+    Returns:
+        What the model returns, with Gaussians in place of tensors: one, a tuple, a dict, …
+
+    Raises:
+        ValueError: if there is no such method.
+        TypeError: if there is no Gaussian in ``x``, or the method has no such option.
+    """
+    if method not in METHODS:
+        raise ValueError(f"there is no method {method!r}; choose from {', '.join(METHODS)}")
+    run = METHODS[method]
+    if isinstance(x, Mapping):
+        args, kwargs = (), dict(x)
+    else:
+        args, kwargs = (tuple(x) if isinstance(x, tuple | list) else (x,)), {}
+    if not any(isinstance(value, Gaussian) for value in (*args, *kwargs.values())):
+        raise TypeError(
+            f"propagate needs a ua.Gaussian among the inputs, not {type(x).__name__}; "
+            "make one with ua.Gaussian(mean, var)"
+        )
+    allowed = {p.name for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    if unknown := sorted(set(options) - allowed):
+        raise TypeError(
+            f"method {method!r} has no option {unknown[0]!r}; "
+            f"it has {', '.join(sorted(allowed)) or 'none'}"
+        )
+    return run(model, args, kwargs, **options)

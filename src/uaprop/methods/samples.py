@@ -1,0 +1,169 @@
+"""Monte Carlo: run the model on draws of the input. Needs no rules, so it is the oracle for all of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..covariance import Empirical
+from ..covariance.base import per_batch_element
+from ..gaussian import Gaussian
+from .progress import Progress
+
+__all__ = ["samples"]
+
+_CHUNK_ELEMENTS = 2**18  # input elements that are in flight at once, by default
+_DENSE_ELEMENTS = 2**22  # largest dense output covariance that is kept
+
+
+def samples(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    chunk: int | None = None,
+) -> Any:
+    """Estimate the output's mean and covariance from independent draws of the inputs.
+
+    The model's own randomness (dropout in training mode) is sampled along.
+
+    Args:
+        model: any callable on tensors.
+        args: its positional arguments, Gaussians among them.
+        kwargs: its keyword arguments.
+        samples: how many draws, at least 2.
+        seed: makes the answer reproducible.
+        chunk: draws computed at once; bounds the memory. The draws do not depend on it.
+
+    Returns:
+        The model's answer, with Gaussians for its floating-point tensors. Relative standard error of
+        a standard deviation: about ``1/√(2·samples)``.
+
+    Raises:
+        ValueError: if there are fewer than 2 samples or the chunk is not positive.
+    """
+    if samples < 2:
+        raise ValueError(f"a variance needs at least 2 samples, not {samples}")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
+    leaves, spec = pytree.tree_flatten(
+        (args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Gaussian)
+    )
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Gaussian)]
+    elements = sum(leaves[i].numel() for i in places)
+    size = min(samples, chunk or max(1, _CHUNK_ELEMENTS // max(elements, 1)))
+
+    def call(*draws: Tensor) -> Any:
+        filled = list(leaves)
+        for place, draw in zip(places, draws, strict=True):
+            filled[place] = draw
+        positional, keywords = pytree.tree_unflatten(filled, spec)
+        return model(*positional, **keywords)
+
+    run = _Batched(call)
+    generator = torch.Generator(leaves[places[0]].device).manual_seed(seed)
+    totals: list[_Accumulator] | None = None
+    with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
+        torch.manual_seed(seed)
+        for start in range(0, samples, size):
+            count = min(size, samples - start)
+            draws = _draw([leaves[i] for i in places], count, generator)
+            outputs, out_spec = pytree.tree_flatten(run(*draws))
+            if totals is None:
+                totals = [_Accumulator() for _ in outputs]
+            for total, output in zip(totals, outputs, strict=True):
+                total.add(output)
+            progress.advance(count)
+    assert totals is not None
+    return pytree.tree_unflatten([total.result() for total in totals], out_spec)
+
+
+def _draw(inputs: list[Gaussian], count: int, generator: torch.Generator) -> list[Tensor]:
+    """``count`` draws of every input, one at a time: the stream is the same for every chunk size."""
+    rows = [[x.cov.deviations(1, generator)[0] for x in inputs] for _ in range(count)]
+    return [
+        x.loc + torch.stack(column) for x, column in zip(inputs, zip(*rows, strict=True), strict=True)
+    ]
+
+
+class _Batched:
+    """Runs a function on stacked draws: vectorised if the function can be, else one by one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.vectorised = True
+
+    def __call__(self, *draws: Tensor) -> Any:
+        if self.vectorised:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error", UserWarning)  # vmap warns where it would be slow
+                    return torch.vmap(self.function, randomness="different")(*draws)
+            except Exception:
+                # Not every program can be vectorised; a real error will come up again below.
+                self.vectorised = False
+        answers = [self.function(*rows) for rows in zip(*draws, strict=True)]
+        return pytree.tree_map(lambda *values: _stacked(values), *answers)
+
+
+def _stacked(values: tuple[Any, ...]) -> Any:
+    return torch.stack(values) if isinstance(values[0], Tensor) else values[0]
+
+
+class _Accumulator:
+    """Mean and covariance of a stream of draws, in float64 (Chan, Golub & LeVeque 1983)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.constant: Any = None
+        self.dtype = torch.float64
+        self.mean = self.squares = torch.zeros(())
+        self.products: Tensor | None = None
+
+    def add(self, draws: Any) -> None:
+        """Take in draws, stacked along the first dimension."""
+        if not isinstance(draws, Tensor):
+            self.constant = draws
+            return
+        if not draws.is_floating_point():
+            raise TypeError(
+                f"the model returns a tensor of {draws.dtype}, which has no Gaussian; return the "
+                "scores it was computed from"
+            )
+        self.dtype = draws.dtype
+        values = draws.double()
+        count, mean = len(values), values.mean(0)
+        offsets = values - mean
+        flat = torch.stack([per_batch_element(row) for row in offsets])
+        keep = flat[0].numel() * flat.shape[-1] <= _DENSE_ELEMENTS
+        products = torch.einsum("n...i,n...j->...ij", flat, flat) if keep else None
+        squares = offsets.square().sum(0)
+        if self.count == 0:
+            self.count, self.mean, self.squares, self.products = count, mean, squares, products
+            return
+        shift = mean - self.mean
+        total = self.count + count
+        weight = self.count * count / total
+        self.squares = self.squares + squares + weight * shift.square()
+        if products is not None and self.products is not None:
+            step = per_batch_element(shift)
+            outer = step.unsqueeze(-1) * step.unsqueeze(-2)
+            self.products = self.products + products + weight * outer
+        self.mean = self.mean + shift * (count / total)
+        self.count = total
+
+    def result(self) -> Any:
+        """The Gaussian of everything taken in, or the constant if it was no tensor."""
+        if self.count == 0:
+            return self.constant
+        scale = 1 / (self.count - 1)
+        var = (self.squares * scale).to(self.dtype)
+        dense = None if self.products is None else (self.products * scale).to(self.dtype)
+        return Gaussian.from_covariance(self.mean.to(self.dtype), Empirical(var, dense))

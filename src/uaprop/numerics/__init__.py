@@ -1,0 +1,1 @@
+"""Pure functions of tensors: the only home of clamps, tails, series and quadrature."""

@@ -1,0 +1,128 @@
+"""Mish, ``x tanh(softplus(x))``.
+
+On the right ``mish(x) = x + h(x)`` with the small ``h(x) = -2x/((1+e^x)² + 1)``, so there
+``Var = v (1 + 2 E[h']) + Var[h]``; on the left the function itself is small.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .exponential_sums import (
+    MISH_LEFT,
+    MISH_LEFT_SQUARED,
+    MISH_RIGHT,
+    MISH_RIGHT_SQUARED,
+    half_moments,
+)
+from .moments import Moments, piecewise, working_precision
+from .smooth import Jet, smooth_moments
+from .widths import bounded, by_width, positive_part
+
+__all__ = ["mish"]
+
+_NARROW = 0.7
+
+
+def _gate(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``T = tanh(softplus x)`` without loss on the left, ``1 - T``, ``1 - T²`` and the sigmoid."""
+    e = torch.exp(-x.abs())
+    left = (2 * e + e * e) / (2 + 2 * e + e * e)
+    right = 2 * e * e / (1 + 2 * e + 2 * e * e)
+    positive = x > 0
+    gate = torch.where(positive, 1 - right, left)
+    rest = torch.where(positive, right, 1 - left)
+    return gate, rest, (1 + gate) * rest, torch.sigmoid(x)
+
+
+def _left_pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    gate, _, sech2, s = _gate(x)
+    return x * gate, gate + x * sech2 * s
+
+
+def _right_pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    _, rest, sech2, s = _gate(x)
+    return -x * rest, x * sech2 * s - rest
+
+
+def _curvature(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Second and third derivative, the same for ``mish`` and for ``mish - x``."""
+    gate, _, sech2, s = _gate(x)
+    s1 = s * torch.sigmoid(-x)
+    s2 = s1 * (1 - 2 * s)
+    g1 = sech2 * s
+    g2 = sech2 * (s1 - 2 * gate * s * s)
+    g3 = sech2 * (s2 - 6 * gate * s * s1 + (4 * gate * gate - 2 * sech2) * s * s * s)
+    return 2 * g1 + x * g2, 3 * g2 + x * g3
+
+
+def _left_jet(x: Tensor) -> Jet:
+    return Jet(*_left_pair(x), *_curvature(x))
+
+
+def _right_jet(x: Tensor) -> Jet:
+    return Jet(*_right_pair(x), *_curvature(x))
+
+
+def _wide(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``E[r], E[r²], E[x r; x > 0]`` of ``r = mish - x₊``."""
+    mean, var = bounded(mean, var)
+    (left,) = half_moments(mean, var, 1, MISH_LEFT)
+    (left2,) = half_moments(mean, var, 2, MISH_LEFT_SQUARED)
+    (right,) = half_moments(-mean, var, 1, MISH_RIGHT)
+    product, right2 = half_moments(-mean, var, 2, MISH_RIGHT, MISH_RIGHT_SQUARED)
+    return -left - right, left2 + right2, -product
+
+
+def _gain(mean: Tensor, var: Tensor, value: Tensor) -> Tensor:
+    """``E[f'] = Cov(x, f)/v = E[(x - m) f]/v``, Stein's lemma read backwards."""
+    mean, var = bounded(mean, var)
+    (left,) = half_moments(mean, var, 2, MISH_LEFT)
+    (right,) = half_moments(-mean, var, 2, MISH_RIGHT)
+    return (left - right - mean * value) / var
+
+
+def _left_wide(mean: Tensor, var: Tensor) -> Moments:
+    tail, positive, positive2 = positive_part(mean, var)
+    value, square, product = _wide(mean, var)
+    first = positive + value
+    second = positive2 + 2 * product + square
+    return Moments(first, tail + _gain(mean, var, value), second - first * first)
+
+
+def _right_wide(mean: Tensor, var: Tensor) -> Moments:
+    # h = mish - x = r + (-x)₊, and x h = -x² on the left where x r is left out
+    tail, negative, negative2 = positive_part(-mean, var)
+    value, square, _ = _wide(mean, var)
+    bounded_mean, bounded_var = bounded(mean, var)
+    (left,) = half_moments(bounded_mean, bounded_var, 2, MISH_LEFT)
+    first = negative + value
+    second = negative2 - 2 * left + square
+    gain = _gain(mean, var, value) - tail
+    return Moments(first, gain, second - first * first)
+
+
+def _left(mean: Tensor, var: Tensor) -> Moments:
+    def narrow(m: Tensor, v: Tensor) -> Moments:
+        return smooth_moments(_left_jet, _left_pair, m, v)
+
+    return by_width(narrow, _left_wide, _NARROW, mean, var)
+
+
+def _right(mean: Tensor, var: Tensor) -> Moments:
+    def narrow(m: Tensor, v: Tensor) -> Moments:
+        return smooth_moments(_right_jet, _right_pair, m, v)
+
+    h = by_width(narrow, _right_wide, _NARROW, mean, var)
+    return Moments(mean + h.mean, 1 + h.gain, var * (1 + 2 * h.gain) + h.var)
+
+
+@working_precision
+def mish(mean: Tensor, var: Tensor) -> Moments:
+    """``x tanh(softplus(x))``."""
+    result = piecewise(
+        mean <= 0, _left, _right, mean, var, safe=((-1.0, 0.25), (1.0, 0.25))
+    )
+    return result._replace(mean=torch.where(var > 0, result.mean, F.mish(mean)))

@@ -1,0 +1,125 @@
+"""What every scalar moment function returns, and the two wrappers they share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Moments", "piecewise", "reflected", "standard", "working_precision"]
+
+
+class Moments(NamedTuple):
+    """Moments of ``f(x)`` for ``x ~ N(mean, var)``, each of the input's shape.
+
+    ``gain`` is ``E[f'(x)]``. By Stein's lemma ``Cov(f(x), y) = gain · Cov(x, y)`` for jointly
+    Gaussian ``x, y``, so it is all that a covariance needs to know of a nonlinearity.
+    """
+
+    mean: Tensor
+    gain: Tensor
+    var: Tensor
+
+
+MomentFunction = Callable[..., Moments]
+
+
+def working_precision(function: MomentFunction) -> MomentFunction:
+    """Compute float16 and bfloat16 inputs in float32, and answer in the dtype that was given.
+
+    Args:
+        function: takes ``(mean, var, ...)`` and returns :class:`Moments`.
+
+    Returns:
+        The same function, safe for half precision; its variance is never negative.
+    """
+
+    @functools.wraps(function)
+    def wrapped(mean: Tensor, var: Tensor, *args: object, **kwargs: object) -> Moments:
+        dtype = mean.dtype
+        half = dtype in (torch.float16, torch.bfloat16)
+        if half:
+            mean, var = mean.float(), var.float()
+        result = function(mean, var, *args, **kwargs)
+        result = result._replace(var=result.var.clamp_min(0))
+        return Moments(*(t.to(dtype) for t in result)) if half else result
+
+    return wrapped
+
+
+def standard(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """The deviation and the distance from zero in deviations, safe at zero variance.
+
+    Returns ``(std, z)`` with ``std = √v`` and ``z = mean/std``, limited to ±1e10. Where ``v = 0``
+    the deviation is 0 *with zero gradient* (the derivative of a root is infinite there), and ``z``
+    is ±1e10, so that every tail probability is exactly 0.
+    """
+    positive = var > 0
+    root = torch.where(positive, var, 1).sqrt()
+    ratio = (mean / root).clamp(-1e10, 1e10)
+    sign = torch.where(mean > 0, 1e10, -1e10).to(mean.dtype)
+    return torch.where(positive, root, 0), torch.where(positive, ratio, sign)
+
+
+def _lazily(*tensors: Tensor) -> bool:
+    """Whether the values may be looked at: on a CPU, and not while the program is being traced."""
+    return not torch.compiler.is_compiling() and all(
+        t.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+        for t in tensors
+    )
+
+
+def piecewise(
+    condition: Tensor,
+    here: MomentFunction,
+    elsewhere: MomentFunction,
+    mean: Tensor,
+    var: Tensor,
+    safe: tuple[tuple[float, float], tuple[float, float]],
+) -> Moments:
+    """Two formulas, each for its own region: ``here`` where ``condition`` holds.
+
+    In eager mode on a CPU every formula is computed only on the elements that need it. Where
+    values cannot be looked at (a trace, another device) both are computed everywhere and chosen
+    from, each fed the harmless ``safe`` point ``(mean, var)`` outside its region, so that neither
+    values nor gradients from there can leak in.
+    """
+    if _lazily(mean, var):
+        if bool(condition.all()):
+            return here(mean, var)
+        if not bool(condition.any()):
+            return elsewhere(mean, var)
+        other = ~condition
+        inside = here(mean[condition], var[condition])
+        outside = elsewhere(mean[other], var[other])
+        return Moments(
+            *(
+                torch.zeros_like(mean).masked_scatter(condition, a).masked_scatter(other, b)
+                for a, b in zip(inside, outside, strict=True)
+            )
+        )
+    (m_in, v_in), (m_out, v_out) = safe
+    inside = here(torch.where(condition, mean, m_in), torch.where(condition, var, v_in))
+    outside = elsewhere(torch.where(condition, m_out, mean), torch.where(condition, v_out, var))
+    return Moments(
+        *(torch.where(condition, a, b) for a, b in zip(inside, outside, strict=True))
+    )
+
+
+def reflected(function: MomentFunction, mean: Tensor, var: Tensor) -> Moments:
+    """Moments of an ``f`` with ``f(x) = x + f(-x)`` from its moments at ``-|mean|``.
+
+    Softplus, SiLU, GELU and hard-swish are of that form. On the left they are small, so nothing
+    large cancels there, and on the right ``f`` is the identity plus the same small function:
+    ``Var f(x) = v (1 - 2 g) + Var f(-x)``, with ``g`` the gain at ``-|mean|``.
+    """
+    left = function(-mean.abs(), var)
+    right = mean > 0
+    return Moments(
+        torch.where(right, mean + left.mean, left.mean),
+        torch.where(right, 1 - left.gain, left.gain),
+        torch.where(right, var * (1 - 2 * left.gain) + left.var, left.var),
+    )

@@ -1,0 +1,87 @@
+"""The table of rules: which function of torch is which kind of map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+__all__ = ["Rule", "all_rules", "lookup", "rule"]
+
+RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operation acts on a Gaussian.
+
+    Attributes:
+        function: takes the operation's own arguments and returns a kind; or a finished answer, when the
+            operation is a composition of others.
+        exact: whether mean and variance are exact for independent Gaussian elements.
+        source: where the formula comes from, if it is not elementary.
+    """
+
+    function: Callable[..., Any]
+    exact: bool
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The rule's name, unique in the table."""
+        return self.function.__name__
+
+
+_RULES: dict[Callable[..., Any], Rule] = {}
+
+
+def rule(
+    *operations: Callable[..., Any], exact: bool = True, source: str = ""
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Register a rule for one or more spellings of an operation.
+
+    The decorated function has the operation's own argument names, because torch passes some of
+    them as keywords, and returns one of the kinds in :mod:`uaprop.kinds`::
+
+        @ua.rule(my_scale)
+        def scale(input, factor):
+            return ua.kinds.Linear(
+                (input,),
+                affine=lambda x: my_scale(x, factor),
+                linear=lambda x: my_scale(x, factor),
+                squared=lambda v: v * factor**2,
+            )
+
+    In-place spellings need no rule of their own.
+
+    Args:
+        *operations: the functions that this rule is for.
+        exact: whether its moments are exact for independent Gaussian elements.
+        source: a citation, if the formula is not elementary.
+
+    Returns:
+        A decorator that registers the function and returns it unchanged.
+
+    Raises:
+        TypeError: if no operation is given, or something that cannot be called.
+    """
+    if not operations or not all(callable(operation) for operation in operations):
+        raise TypeError("ua.rule needs the operations it is for: @ua.rule(torch.relu, ...)")
+
+    def register(function: RuleFunction) -> RuleFunction:
+        entry = Rule(function, exact, source)
+        for operation in operations:
+            _RULES[operation] = entry
+        return function
+
+    return register
+
+
+def lookup(operation: Callable[..., Any]) -> Rule | None:
+    """The rule for an operation, or None."""
+    return _RULES.get(operation)
+
+
+def all_rules() -> Iterator[tuple[Callable[..., Any], Rule]]:
+    """Every registered operation with its rule."""
+    yield from _RULES.items()

@@ -1,0 +1,165 @@
+"""Scalar functions: each rule names the moments in :mod:`uaprop.numerics`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..kinds import Elementwise, Random
+from ..numerics import clipped, elementary, gelu, hardswish, logistic, mish, rectified
+from ..numerics import elu as elu_family
+from ..registry import rule
+
+T = torch.Tensor
+
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+
+@rule(F.relu, torch.relu, T.relu, source="the report, eq. 15-16, sign of eq. 16 corrected")
+def relu(input: Random, inplace: bool = False) -> Elementwise:
+    return Elementwise((input,), rectified.relu)
+
+
+@rule(F.leaky_relu)
+def leaky_relu(
+    input: Random, negative_slope: float = 0.01, inplace: bool = False
+) -> Elementwise:
+    moments = functools.partial(rectified.leaky, negative_slope=negative_slope)
+    return Elementwise((input,), moments)
+
+
+@rule(F.prelu, torch.prelu, T.prelu)
+def prelu(input: Random, weight: Tensor) -> Elementwise:
+    if weight.numel() > 1 and input.ndim > 1:
+        weight = weight.view(-1, *[1] * (input.ndim - 2))
+    return Elementwise((input,), functools.partial(rectified.leaky, negative_slope=weight))
+
+
+@rule(F.relu6)
+def relu6(input: Random, inplace: bool = False) -> Elementwise:
+    return Elementwise((input,), functools.partial(clipped.clamp, low=0.0, high=6.0))
+
+
+@rule(F.hardtanh)
+def hardtanh(
+    input: Random, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Elementwise:
+    return Elementwise((input,), functools.partial(clipped.clamp, low=min_val, high=max_val))
+
+
+@rule(torch.clamp, T.clamp, torch.clip, T.clip)
+def clamp(input: Random, min: Any = None, max: Any = None) -> Any:
+    if min is not None and max is not None:
+        return Elementwise((input,), functools.partial(clipped.clamp, low=min, high=max))
+    if min is not None:
+        return clamp_min(input, min)
+    if max is not None:
+        return clamp_max(input, max)
+    raise ValueError("clamp: at least one of min and max must be given")
+
+
+@rule(torch.clamp_min, T.clamp_min)
+def clamp_min(input: Random, min: Any) -> Elementwise:
+    return Elementwise((input,), functools.partial(rectified.clamp_min, bound=min))
+
+
+@rule(torch.clamp_max, T.clamp_max)
+def clamp_max(input: Random, max: Any) -> Elementwise:
+    return Elementwise((input,), functools.partial(rectified.clamp_max, bound=max))
+
+
+@rule(F.hardswish)
+def hard_swish(input: Random, inplace: bool = False) -> Elementwise:
+    return Elementwise((input,), hardswish.hardswish)
+
+
+@rule(F.hardsigmoid)
+def hardsigmoid(input: Random, inplace: bool = False) -> Elementwise:
+    return Elementwise((input,), clipped.hardsigmoid)
+
+
+@rule(F.elu)
+def elu(input: Random, alpha: float = 1.0, inplace: bool = False) -> Elementwise:
+    return Elementwise((input,), functools.partial(elu_family.elu, a=alpha, b=1.0))
+
+
+@rule(F.selu, torch.selu)
+def selu(input: Random, inplace: bool = False) -> Elementwise:
+    left = _SELU_SCALE * _SELU_ALPHA
+    return Elementwise((input,), functools.partial(elu_family.elu, a=left, b=_SELU_SCALE))
+
+
+@rule(F.celu, torch.celu)
+def celu(input: Random, alpha: float = 1.0, inplace: bool = False) -> Elementwise:
+    moments = functools.partial(elu_family.elu, a=alpha, b=1.0, scale=1 / alpha)
+    return Elementwise((input,), moments)
+
+
+@rule(F.gelu)
+def gelu_(input: Random, approximate: str = "none") -> Elementwise:
+    return Elementwise((input,), gelu.gelu_tanh if approximate == "tanh" else gelu.gelu)
+
+
+@rule(F.silu)
+def silu(input: Random, inplace: bool = False) -> Elementwise:
+    return Elementwise((input,), logistic.silu)
+
+
+@rule(F.mish)
+def mish_(input: Random, inplace: bool = False) -> Elementwise:
+    return Elementwise((input,), mish.mish)
+
+
+@rule(F.softplus)
+def softplus(input: Random, beta: float = 1.0, threshold: float = 20.0) -> Elementwise:
+    return Elementwise((input,), functools.partial(logistic.softplus, beta=beta))
+
+
+@rule(F.sigmoid, torch.sigmoid, T.sigmoid, torch.special.expit)
+def sigmoid(input: Random) -> Elementwise:
+    return Elementwise((input,), logistic.sigmoid)
+
+
+@rule(F.tanh, torch.tanh, T.tanh)
+def tanh(input: Random) -> Elementwise:
+    return Elementwise((input,), logistic.tanh)
+
+
+@rule(F.logsigmoid)
+def logsigmoid(input: Random) -> Elementwise:
+    return Elementwise((input,), logistic.logsigmoid)
+
+
+@rule(torch.exp, T.exp)
+def exp(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.exp)
+
+
+@rule(torch.abs, T.abs, torch.absolute, T.absolute)
+def abs(input: Random) -> Elementwise:
+    return Elementwise((input,), rectified.absolute)
+
+
+@rule(torch.square, T.square)
+def square(input: Random) -> Elementwise:
+    return Elementwise((input,), functools.partial(elementary.power, exponent=2))
+
+
+@rule(torch.sin, T.sin)
+def sin(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.sin)
+
+
+@rule(torch.cos, T.cos)
+def cos(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.cos)
+
+
+@rule(torch.erf, T.erf, torch.special.erf, source="Plackett (1954)")
+def erf(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.erf)

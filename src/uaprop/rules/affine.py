@@ -1,0 +1,122 @@
+"""Convolutions, linear layers and batch normalisation with fixed statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import UnsupportedOperation
+from ..kinds import Linear, Random
+from ..registry import rule
+from .contract import product
+
+
+def _convolution(
+    operation: Callable[..., Any], input: Any, weight: Any, bias: Any, **options: Any
+) -> Any:
+    """Any convolution: random input, random weights, or both; a random bias is added."""
+    if isinstance(bias, Random):
+        trailing = [1] * (weight.ndim - 2)
+        return operation(input, weight, None, **options) + bias.view(-1, *trailing)  # type: ignore[attr-defined]
+    return product(lambda x, w, b: operation(x, w, b, **options), input, weight, bias)
+
+
+def _register_convolution(operation: Callable[..., Any]) -> None:
+    @rule(operation)
+    def convolution(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        return _convolution(
+            operation,
+            input,
+            weight,
+            bias,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+        )
+
+    convolution.__name__ = operation.__name__
+
+
+def _register_transpose(operation: Callable[..., Any]) -> None:
+    @rule(operation)
+    def transposed(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> Any:
+        return _convolution(
+            operation,
+            input,
+            weight,
+            bias,
+            stride=stride,
+            padding=padding,
+            output_padding=output_padding,
+            groups=groups,
+            dilation=dilation,
+        )
+
+    transposed.__name__ = operation.__name__
+
+
+for _operation in (F.conv1d, F.conv2d, F.conv3d):
+    _register_convolution(_operation)
+for _operation in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d):
+    _register_transpose(_operation)
+
+
+@rule(F.linear)
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    if isinstance(bias, Random):
+        return F.linear(input, weight) + bias
+    return product(F.linear, input, weight, bias)
+
+
+@rule(F.batch_norm)
+def batch_norm(
+    input: Random,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Linear:
+    if training or running_mean is None or running_var is None:
+        raise UnsupportedOperation(
+            "",
+            reason="in training mode its statistics are random themselves",
+            remedy="Call model.eval() first, so that it uses its running statistics.",
+        )
+    shape = (-1, *[1] * (input.ndim - 2))
+    scale = torch.rsqrt(running_var + eps)
+    if weight is not None:
+        scale = scale * weight
+    scale = scale.view(shape)
+    return Linear(
+        (input,),
+        affine=lambda x: F.batch_norm(
+            x, running_mean, running_var, weight, bias, False, momentum, eps
+        ),
+        linear=lambda x: x * scale,
+        squared=lambda v: v * scale.square(),
+    )

@@ -1,0 +1,135 @@
+"""Sums, differences, products, quotients and powers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedOperation
+from ..kinds import Elementwise, Linear, Random
+from ..numerics import elementary
+from ..registry import rule
+from .contract import product
+
+T = torch.Tensor
+
+
+def _shape_of(value: Any) -> torch.Size:
+    return value.shape if isinstance(value, Random | Tensor) else torch.Size()
+
+
+def _plain(value: Any) -> Any:
+    return value.loc if isinstance(value, Random) else value
+
+
+def _scaled(input: Random, factor: float) -> Linear:
+    return Linear(
+        (input,),
+        affine=lambda x: x * factor,
+        linear=lambda x: x * factor,
+        squared=lambda v: v * factor**2,
+    )
+
+
+def _sum(input: Any, other: Any, factor: float) -> Linear:
+    """``input + factor · other``, either or both random."""
+    if input is other:
+        return _scaled(input, 1 + factor)  # x + x is 2x, not a sum of independent terms
+    shape = torch.broadcast_shapes(_shape_of(input), _shape_of(other))
+    dtype = torch.result_type(_plain(input), _plain(other))
+    scale = factor * factor
+    if isinstance(input, Random) and isinstance(other, Random):
+        return Linear(
+            (input, other),
+            affine=lambda x, y: torch.add(x, y, alpha=factor),
+            linear=lambda x, y: torch.add(x, y, alpha=factor),
+            squared=lambda v, w: torch.add(v, w, alpha=scale),
+        )
+    if isinstance(input, Random):
+        return Linear(
+            (input,),
+            affine=lambda x: torch.add(x, other, alpha=factor),
+            linear=lambda x: x.expand(shape).to(dtype),
+            squared=lambda v: v.expand(shape).to(dtype),
+        )
+    return Linear(
+        (other,),
+        affine=lambda y: input + factor * y,
+        linear=lambda y: (factor * y).expand(shape).to(dtype),
+        squared=lambda v: (scale * v).expand(shape).to(dtype),
+    )
+
+
+@rule(torch.add, T.add)
+def add(input: Any, other: Any, *, alpha: float = 1) -> Linear:
+    return _sum(input, other, alpha)
+
+
+@rule(torch.sub, T.sub, torch.subtract, T.subtract)
+def sub(input: Any, other: Any, *, alpha: float = 1) -> Linear:
+    return _sum(input, other, -alpha)
+
+
+@rule(torch.rsub)
+def rsub(input: Any, other: Any, *, alpha: float = 1) -> Linear:
+    return _sum(other, input, -alpha)
+
+
+@rule(torch.neg, T.neg, torch.negative, T.negative)
+def neg(input: Random) -> Linear:
+    return Linear((input,), affine=torch.neg, linear=torch.neg, squared=lambda v: v)
+
+
+def _as_factor(value: Any, partner: Any) -> Any:
+    """A constant in the result's dtype: squaring a mask or a byte in its own would overflow."""
+    if isinstance(value, Tensor):
+        return value.to(torch.result_type(value, _plain(partner)))
+    return value
+
+
+@rule(torch.mul, T.mul, torch.multiply, T.multiply)
+def mul(input: Any, other: Any) -> Any:
+    if input is other:
+        return Elementwise((input,), functools.partial(elementary.power, exponent=2))
+    left, right = _as_factor(input, other), _as_factor(other, input)
+    return product(lambda x, y, _: x * y, left, right)
+
+
+@rule(torch.div, T.div, torch.true_divide, T.true_divide, torch.divide, T.divide)
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Linear:
+    if isinstance(other, Random):
+        raise UnsupportedOperation(
+            "",
+            reason="the reciprocal of a Gaussian has no mean and no variance",
+            remedy='Divide by a constant such as x.mean, or use method="samples" with care.',
+        )
+    if rounding_mode is not None:
+        raise UnsupportedOperation("", reason=f"rounding_mode={rounding_mode!r} is not linear")
+    divisor = _as_factor(other, input)
+    return Linear(
+        (input,),
+        affine=lambda x: x / other,
+        linear=lambda x: x / other,
+        squared=lambda v: v / (divisor * divisor),
+    )
+
+
+@rule(torch.pow, T.pow, torch.float_power)
+def pow(input: Any, exponent: Any) -> Any:
+    if isinstance(exponent, Random):
+        if isinstance(input, int | float) and input > 0:
+            return torch.exp(exponent * math.log(input))  # type: ignore[operator]
+        raise UnsupportedOperation("", reason="the exponent is random and the base not a positive number")
+    if isinstance(exponent, Tensor) and exponent.ndim == 0:
+        exponent = exponent.item()
+    if not isinstance(exponent, int | float) or exponent != int(exponent) or exponent < 0:
+        raise UnsupportedOperation(
+            "",
+            reason=f"a Gaussian to the power {exponent} has no moments in closed form, or none at all",
+            remedy="Whole exponents from 0 on have a rule.",
+        )
+    return Elementwise((input,), functools.partial(elementary.power, exponent=int(exponent)))

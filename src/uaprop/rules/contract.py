@@ -1,0 +1,146 @@
+"""Products: matrix products, ``einsum``, and what they share with convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedOperation
+from ..kinds import Bilinear, Linear, Random
+from ..registry import rule
+
+T = torch.Tensor
+
+
+def product(
+    function: Callable[[Any, Any, Any], Any], left: Any, right: Any, offset: Any = None
+) -> Any:
+    """``function(left, right, offset)``, bilinear in the first two with coefficients 0 and 1.
+
+    With one constant operand it is a linear map whose coefficients are that operand's elements, so its
+    squared map is the same with the operand squared.
+    """
+    if isinstance(left, Random) and isinstance(right, Random):
+        return Bilinear(
+            (left, right),
+            affine=lambda x, y: function(x, y, offset),
+            product=lambda x, y: function(x, y, None),
+        )
+    if isinstance(left, Random):
+        return Linear(
+            (left,),
+            affine=lambda x: function(x, right, offset),
+            linear=lambda x: function(x, right, None),
+            squared=lambda v: function(v, right * right, None),
+        )
+    if isinstance(right, Random):
+        return Linear(
+            (right,),
+            affine=lambda y: function(left, y, offset),
+            linear=lambda y: function(left, y, None),
+            squared=lambda v: function(left * left, v, None),
+        )
+    return function(left, right, offset)
+
+
+@rule(torch.matmul, T.matmul)
+def matmul(input: Any, other: Any) -> Any:
+    return product(lambda x, y, _: torch.matmul(x, y), input, other)
+
+
+@rule(torch.mm, T.mm)
+def mm(input: Any, mat2: Any) -> Any:
+    return product(lambda x, y, _: torch.mm(x, y), input, mat2)
+
+
+@rule(torch.bmm, T.bmm)
+def bmm(input: Any, mat2: Any) -> Any:
+    return product(lambda x, y, _: torch.bmm(x, y), input, mat2)
+
+
+@rule(torch.addmm, T.addmm)
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return beta * input + alpha * torch.mm(mat1, mat2)
+
+
+@rule(torch.baddbmm, T.baddbmm)
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return beta * input + alpha * torch.bmm(batch1, batch2)
+
+
+@rule(torch.einsum)
+def einsum(equation: str, *operands: Any) -> Any:
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    terms, output = _parse(equation, len(operands))
+    random = [(t, o) for t, o in zip(terms, operands, strict=True) if isinstance(o, Random)]
+    constant = [(t, o) for t, o in zip(terms, operands, strict=True) if not isinstance(o, Random)]
+    if len(random) == 1:
+        return _einsum_linear(*random[0], constant, output)
+    if len(random) == 2 and not constant:
+        return _einsum_bilinear(random, output)
+    raise UnsupportedOperation(
+        "",
+        reason=f"'{equation}' multiplies {len(random)} random operands and {len(constant)} constants",
+        remedy="Split it into products of two operands.",
+    )
+
+
+def _parse(equation: str, count: int) -> tuple[list[list[str]], list[str]]:
+    """Labels of every operand and of the output; an ellipsis is one label."""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    terms = [_labels(term) for term in inputs.split(",")]
+    if len(terms) != count:
+        raise ValueError(f"einsum: '{equation}' names {len(terms)} operands, {count} were given")
+    if arrow:
+        return terms, _labels(output)
+    flat = [label for term in terms for label in term]
+    single = sorted(label for label in set(flat) if flat.count(label) == 1 and label != "...")
+    return terms, (["..."] if "..." in flat else []) + single
+
+
+def _labels(term: str) -> list[str]:
+    return list(term.replace("...", ".")) if "..." not in term else _with_ellipsis(term)
+
+
+def _with_ellipsis(term: str) -> list[str]:
+    before, _, after = term.partition("...")
+    return [*before, "...", *after]
+
+
+def _join(*terms: list[str], to: list[str]) -> str:
+    return ",".join("".join(term) for term in terms) + "->" + "".join(to)
+
+
+def _einsum_linear(
+    term: list[str], input: Random, constants: list[tuple[list[str], Tensor]], output: list[str]
+) -> Any:
+    if not constants:
+        equation = _join(term, to=output)
+
+        def apply(x: Tensor) -> Tensor:
+            return torch.einsum(equation, x)
+
+        return Linear((input,), affine=apply, linear=apply, squared=apply)
+    # One coefficient per pair of input and output element: contract the constants to that first.
+    labels = [label for names, _ in constants for label in names]
+    kept = sorted({label for label in labels if label in term or label in output})
+    factor = torch.einsum(_join(*(t for t, _ in constants), to=kept), *(c for _, c in constants))
+    equation = _join(term, kept, to=output)
+    return product(lambda x, c, _: torch.einsum(equation, x, c), input, factor)
+
+
+def _einsum_bilinear(random: list[tuple[list[str], Any]], output: list[str]) -> Any:
+    # A label that only one operand has is summed first: its terms share the other operand.
+    (left, x), (right, y) = random
+    left_kept = [label for label in dict.fromkeys(left) if label in right or label in output]
+    right_kept = [label for label in dict.fromkeys(right) if label in left or label in output]
+    if left_kept != left:
+        x = torch.einsum(_join(left, to=left_kept), x)
+    if right_kept != right:
+        y = torch.einsum(_join(right, to=right_kept), y)
+    equation = _join(left_kept, right_kept, to=output)
+    return product(lambda a, b, _: torch.einsum(equation, a, b), x, y)

@@ -1,0 +1,90 @@
+"""Random and constant tensors put together: ``cat``, ``stack``, ``where``, masks, assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedOperation
+from ..kinds import Linear, Random
+from ..registry import rule
+
+T = torch.Tensor
+
+
+def _assembled(operands: Sequence[Any], build: Callable[[list[Any]], Tensor]) -> Linear:
+    """``build`` puts operands side by side; constants count for the mean only."""
+    places = [i for i, operand in enumerate(operands) if isinstance(operand, Random)]
+
+    def filled(values: Sequence[Tensor], constants: list[Any]) -> Tensor:
+        parts = list(constants)
+        for place, value in zip(places, values, strict=True):
+            parts[place] = value
+        return build(parts)
+
+    zeros = [torch.zeros_like(o) if isinstance(o, Tensor) else 0.0 for o in map(_plain, operands)]
+
+    def without_constants(*values: Tensor) -> Tensor:
+        return filled(values, zeros)
+
+    return Linear(
+        tuple(operands[i] for i in places),
+        affine=lambda *values: filled(values, list(operands)),
+        linear=without_constants,
+        squared=without_constants,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.loc if isinstance(value, Random) else value
+
+
+def _register_join(operation: Callable[..., Tensor], *spellings: Callable[..., Tensor]) -> None:
+    @rule(operation, *spellings)
+    def join(tensors: Sequence[Any], dim: int = 0) -> Linear:
+        return _assembled(tensors, lambda parts: operation(parts, dim))
+
+    join.__name__ = operation.__name__
+
+
+def _register_stack(operation: Callable[..., Tensor]) -> None:
+    @rule(operation)
+    def stacked(tensors: Sequence[Any]) -> Linear:
+        return _assembled(tensors, operation)
+
+    stacked.__name__ = operation.__name__
+
+
+_register_join(torch.cat, torch.concat, torch.concatenate)
+_register_join(torch.stack)
+_register_stack(torch.hstack)
+_register_stack(torch.vstack)
+
+
+@rule(torch.where, T.where)
+def where(condition: Tensor, input: Any, other: Any) -> Linear:
+    if isinstance(condition, Random):
+        raise UnsupportedOperation("", reason="its condition is random")
+    return _assembled((input, other), lambda parts: torch.where(condition, parts[0], parts[1]))
+
+
+@rule(torch.masked_fill, T.masked_fill)
+def masked_fill(input: Random, mask: Tensor, value: Any) -> Linear:
+    if isinstance(mask, Random):
+        raise UnsupportedOperation("", reason="its mask is random")
+    return _assembled(
+        (input, value), lambda parts: torch.where(mask, parts[1], parts[0]).to(parts[0].dtype)
+    )
+
+
+@rule(T.__setitem__)
+def setitem(input: Random, index: Any, value: Any) -> Linear:
+    def put(parts: list[Any]) -> Tensor:
+        whole = parts[0].clone()
+        whole[index] = parts[1]
+        return whole
+
+    return _assembled((input, value), put)

@@ -1,0 +1,70 @@
+"""Rearrangements: every output element is one of the input's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import UnsupportedOperation
+from ..kinds import Random, Select
+from ..registry import rule
+
+T = torch.Tensor
+
+
+def _plain(value: Any) -> Any:
+    return value.loc if isinstance(value, Random) else value
+
+
+def _register_selection(operation: Callable[..., Any], *spellings: Callable[..., Any]) -> None:
+    @rule(operation, *spellings)
+    def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
+        # A second random operand (view_as, type_as) counts for its shape or dtype only.
+        args = tuple(_plain(a) for a in args)
+        kwargs = {name: _plain(value) for name, value in kwargs.items()}
+        if not isinstance(input, Random):
+            return operation(input, *args, **kwargs)
+        return Select((input,), lambda t: operation(t, *args, **kwargs))
+
+    selection.__name__ = operation.__name__
+
+
+_BOTH = (
+    "reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis squeeze unsqueeze "
+    "t chunk split unbind narrow select index_select gather take_along_dim flip fliplr flipud "
+    "roll rot90 tile broadcast_to clone diagonal tril triu tensor_split adjoint"
+).split()
+_METHODS = (
+    "view view_as reshape_as expand expand_as repeat contiguous type_as unfold float double half "
+    "bfloat16 cpu cuda detach"
+).split()
+
+for _name in _BOTH:
+    _register_selection(getattr(torch, _name), getattr(T, _name))
+for _name in _METHODS:
+    _register_selection(getattr(T, _name))
+_register_selection(torch.repeat_interleave, T.repeat_interleave)
+for _operation in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
+    _register_selection(_operation)
+
+
+@rule(T.to)
+def to(input: Any, *args: Any, **kwargs: Any) -> Any:
+    args = tuple(_plain(a) for a in args)
+    if not isinstance(input, Random):
+        return T.to(input, *args, **kwargs)
+    target = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)), None)
+    if target is not None and not target.is_floating_point:
+        raise UnsupportedOperation("", reason=f"a Gaussian cannot have the dtype {target}")
+    return Select((input,), lambda t: t.to(*args, **kwargs))
+
+
+@rule(T.__getitem__)
+def getitem(input: Any, index: Any) -> Any:
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(part, Random) for part in parts):
+        raise UnsupportedOperation("", reason="its index is random")
+    return Select((input,), lambda t: t[index])
