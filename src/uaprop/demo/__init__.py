@@ -1,5 +1,7 @@
 """The embedded demonstration: a small digits classifier and pictures to try it on."""
 
+from uaprop.demo.camera import camera
+from uaprop.demo.comparison import Comparison, compare_digits
 from uaprop.demo.digits import digits_cnn, digits_images
 
-__all__ = ["digits_cnn", "digits_images"]
+__all__ = ["Comparison", "camera", "compare_digits", "digits_cnn", "digits_images"]

@@ -82,7 +82,7 @@ def tanh(mean: Tensor, var: Tensor) -> Moments:
     Near zero the mean is ``m`` times the average gain on the way from 0, so that it keeps its digits.
     """
     result = _sigmoid_left(-2 * mean.abs(), 4 * var)
-    return Moments(_tanh_mean(mean, var, result.mean), 2 * result.gain, 4 * result.var)
+    return Moments(_tanh_mean(mean, var, result.mean), 4 * result.gain, 4 * result.var)
 
 
 def _tanh_mean(mean: Tensor, var: Tensor, sigmoid_mean: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def _tanh_mean(mean: Tensor, var: Tensor, sigmoid_mean: Tensor) -> Tensor:
         total = torch.zeros_like(m)
         for node, weight in _PATH:
             total = total + weight * _sigmoid_left(-2 * (node * m).abs(), 4 * v).gain
-        return Moments(2 * total * m, m, v)
+        return Moments(4 * total * m, m, v)
 
     def far(m: Tensor, v: Tensor) -> Moments:
         return Moments(m, m, v)

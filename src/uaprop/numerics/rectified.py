@@ -28,8 +28,11 @@ def kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tenso
     std, z = standard(mean, var)
     tail, first, second = upper_partial_moments(z.abs())
     positive = mean > 0
-    near = torch.where(positive, right, left).to(mean.dtype)
-    jump = torch.where(positive, left, right).to(mean.dtype) - near
+    # as tensors: torch.where would take two numbers for float32
+    left = torch.as_tensor(left, dtype=mean.dtype, device=mean.device)
+    right = torch.as_tensor(right, dtype=mean.dtype, device=mean.device)
+    near = torch.where(positive, right, left)
+    jump = torch.where(positive, left, right) - near
     return Moments(
         near * mean + (right - left) * std * first,
         near + jump * tail,

@@ -114,7 +114,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Linear:
         (input,),
         affine=lambda x: x / other,
         linear=lambda x: x / other,
-        squared=lambda v: v / (divisor * divisor),
+        squared=lambda v: v / divisor / divisor,
     )
 
 

@@ -34,16 +34,26 @@ def product(
             (left,),
             affine=lambda x: function(x, right, offset),
             linear=lambda x: function(x, right, None),
-            squared=lambda v: function(v, right * right, None),
+            squared=lambda v: _squared(function, v, right, False),
         )
     if isinstance(right, Random):
         return Linear(
             (right,),
             affine=lambda y: function(left, y, offset),
             linear=lambda y: function(left, y, None),
-            squared=lambda v: function(left * left, v, None),
+            squared=lambda v: _squared(function, v, left, True),
         )
     return function(left, right, offset)
+
+
+def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bool) -> Tensor:
+    """The map with its constant operand squared; float16 would lose squares below 6e-8."""
+    dtype = var.dtype
+    if dtype == torch.float16 and isinstance(factor, Tensor):
+        return _squared(function, var.float(), factor.float(), flipped).to(dtype)
+    square = factor * factor
+    result: Tensor = function(square, var, None) if flipped else function(var, square, None)
+    return result
 
 
 @rule(torch.matmul, T.matmul)

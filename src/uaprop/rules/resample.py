@@ -50,18 +50,19 @@ def interpolate(
     def weights(dim: int, like: Tensor) -> Tensor:
         """The interpolation along one dimension as a matrix: what it makes of unit vectors."""
         length = input.shape[2 + dim]
+        # The other dimensions keep two elements, not one: torch's antialiasing goes wrong on one.
         eye = torch.eye(length, dtype=like.dtype, device=like.device)
-        shape = [1] * dims
-        shape[dim] = length
+        shape = [length if i == dim else 1 for i in range(dims)]
+        wide = [length if i == dim else 2 for i in range(dims)]
         factors: Any = None
         if scale_factor is not None:
             given = scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims
             factors = [given[i] if i == dim else 1.0 for i in range(dims)]
         sizes: Any = None
         if size is not None:
-            sizes = [outs[i] if i == dim else 1 for i in range(dims)]
+            sizes = [outs[i] if i == dim else 2 for i in range(dims)]
         columns = F.interpolate(
-            eye.view(1, length, *shape),
+            eye.view(1, length, *shape).expand(1, length, *wide),
             sizes,
             factors,
             mode,
@@ -69,7 +70,8 @@ def interpolate(
             recompute_scale_factor,
             antialias,
         )
-        return columns.reshape(length, outs[dim])
+        corner = [slice(None) if i == dim else 0 for i in range(dims)]
+        return columns[(0, slice(None), *corner)]
 
     def squared(v: Tensor) -> Tensor:
         for dim in range(dims):

@@ -19,8 +19,8 @@ def _plain(value: Any) -> Any:
     return value.loc if isinstance(value, Random) else value
 
 
-def _register_selection(operation: Callable[..., Any], *spellings: Callable[..., Any]) -> None:
-    @rule(operation, *spellings)
+def _register_selection(operation: Callable[..., Any]) -> None:
+    @rule(operation)
     def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
         # A second random operand (view_as, type_as) counts for its shape or dtype only.
         args = tuple(_plain(a) for a in args)
@@ -33,20 +33,22 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
 
 
 _BOTH = (
-    "reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis squeeze unsqueeze "
-    "t chunk split unbind narrow select index_select gather take_along_dim flip fliplr flipud "
-    "roll rot90 tile broadcast_to clone diagonal tril triu tensor_split adjoint"
-).split()
+    *("reshape", "flatten", "unflatten", "permute", "transpose", "swapaxes", "swapdims", "t"),
+    *("movedim", "moveaxis", "squeeze", "unsqueeze", "flip", "fliplr", "flipud", "roll", "rot90"),
+    *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "diagonal", "adjoint"),
+    *("index_select", "gather", "take_along_dim", "repeat_interleave", "tile", "broadcast_to"),
+    *("clone", "tril", "triu"),
+)
 _METHODS = (
-    "view view_as reshape_as expand expand_as repeat contiguous type_as unfold float double half "
-    "bfloat16 cpu cuda detach"
-).split()
+    *("view", "view_as", "reshape_as", "expand", "expand_as", "repeat", "contiguous", "unfold"),
+    *("type_as", "float", "double", "half", "bfloat16", "cpu", "cuda", "detach"),
+)
 
 for _name in _BOTH:
-    _register_selection(getattr(torch, _name), getattr(T, _name))
+    _register_selection(getattr(torch, _name))
+    _register_selection(getattr(T, _name))
 for _name in _METHODS:
     _register_selection(getattr(T, _name))
-_register_selection(torch.repeat_interleave, T.repeat_interleave)
 for _operation in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
     _register_selection(_operation)
 

@@ -1,0 +1,5 @@
+"""``python -m uaprop``: the command line."""
+
+from uaprop.cli import main
+
+main()

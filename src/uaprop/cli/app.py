@@ -1,0 +1,76 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+import uaprop
+
+from ..demo.camera import GAIN, READ
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="How sure is a network of its answer, when its input is noisy?",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"uaprop {uaprop.__version__}")
+        raise typer.Exit
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        Optional[bool],  # noqa: UP045, typer reads annotations at run time
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = None,
+) -> None:
+    """Options without a command."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The picture; its ending says the format.")] = Path(
+        "uaprop-demo.png"
+    ),
+    samples: Annotated[int, typer.Option(min=2, help="Monte Carlo draws.")] = 5000,
+    std: Annotated[
+        float,
+        typer.Option(min=0, callback=_finite, help="Deviation of the read noise; 1 is white."),
+    ] = READ,
+    gain: Annotated[
+        float, typer.Option(min=0, callback=_finite, help="Variance of the shot noise at white.")
+    ] = GAIN,
+) -> None:
+    """Error bars on noisy digits: the report's method beside Monte Carlo."""
+    from .demo import run
+
+    run(out, samples, std, gain)
+
+
+@app.command()
+def figures(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.", file_okay=False)] = Path(
+        "figures"
+    ),
+) -> None:
+    """Draw the report's figures and its errata, as PNG and SVG."""
+    from .figures import run
+
+    run(out)
