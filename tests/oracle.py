@@ -50,7 +50,7 @@ import json
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from multiprocessing import Pool
@@ -534,13 +534,10 @@ def generate(processes: int = 2) -> None:
             },
         }
     DATA.parent.mkdir(exist_ok=True)
-    DATA.write_text("".join(_layout(document)), encoding="utf-8")
-
-
-def _layout(document: dict[str, Any]) -> Iterator[str]:
-    """Compact JSON with one line per function."""
     text = json.dumps(document, separators=(",", ":"))
-    yield text.replace(']],"', ']],\n"').replace('{"', '{\n"') + "\n"
+    # One line per function.
+    text = text.replace(']],"', ']],\n"').replace('{"', '{\n"') + "\n"
+    DATA.write_text(text, encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -548,32 +545,32 @@ def _layout(document: dict[str, Any]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------
 
 
-def _definitions(lib: Any, smallest: Any, largest: Any) -> dict[str, Callable[[Any], Any]]:
-    """The functions spelled out as torch documents them, for any math library."""
+def _definitions(lib: Any) -> dict[str, Callable[[Any], Any]]:
+    """The functions spelled out as torch documents them; ``lib`` is ``mp`` or ``math``."""
     gate = lib.sqrt(2 / lib.pi)
 
     def clip(x: Any, lo: float, hi: float) -> Any:
-        return smallest(largest(x, lo), hi)
+        return min(max(x, lo), hi)
 
     def elu(x: Any, alpha: float) -> Any:
         return x if x > 0 else alpha * lib.expm1(x)
 
     def softplus(x: Any) -> Any:
-        return largest(x, 0) + lib.log1p(lib.exp(-abs(x)))
+        return max(x, 0) + lib.log1p(lib.exp(-abs(x)))
 
     def sigmoid(x: Any) -> Any:
         return 1 / (1 + lib.exp(-x)) if x > 0 else lib.exp(x) / (1 + lib.exp(x))
 
     return {
-        "relu": lambda x: largest(x, 0),
+        "relu": lambda x: max(x, 0),
         "leaky_relu": lambda x: x if x > 0 else 0.01 * x,
         "prelu": lambda x: x if x > 0 else 0.25 * x,
         "abs": abs,
         "relu6": lambda x: clip(x, 0, 6),
         "hardtanh": lambda x: clip(x, -1, 1),
         "clamp": lambda x: clip(x, -0.5, 2),
-        "clamp_min": lambda x: largest(x, 0.3),
-        "clamp_max": lambda x: smallest(x, 1.2),
+        "clamp_min": lambda x: max(x, 0.3),
+        "clamp_max": lambda x: min(x, 1.2),
         "hardsigmoid": lambda x: clip(x + 3, 0, 6) / 6,
         "hardswish": lambda x: x * clip(x + 3, 0, 6) / 6,
         "elu": lambda x: elu(x, 1),
@@ -608,7 +605,7 @@ def reference(name: str, m: float, v: float) -> Moments:
     The gain comes from Stein's identity ``E[f'] = Cov(x, f) / v``, which needs no derivative.
     """
     mu, s = mpf(m), mp.sqrt(v)
-    f = _definitions(mp, min, max)[name]
+    f = _definitions(mp)[name]
     centre = f(mu)
     lo, hi = mu - 17 * s, mu + 17 * s
     if m < 0 and s > mpf("0.4"):  # right tails of a tilted density reach the origin

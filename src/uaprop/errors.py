@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 __all__ = ["UnsupportedOperation"]
 
 
@@ -21,7 +24,11 @@ class UnsupportedOperation(NotImplementedError):
         self.reason = reason
         self.remedy = remedy
         self.module = module
-        super().__init__(operation, reason, remedy, module)
+        super().__init__(operation)
+
+    def __reduce__(self) -> tuple[Callable[..., UnsupportedOperation], tuple[()]]:
+        fields = {"reason": self.reason, "remedy": self.remedy, "module": self.module}
+        return functools.partial(UnsupportedOperation, self.operation, **fields), ()
 
     def __str__(self) -> str:
         place = f" in module '{self.module}'" if self.module else ""

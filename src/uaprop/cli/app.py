@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -37,9 +37,9 @@ def _finite(value: float) -> float:
 @app.callback()
 def options(
     version: Annotated[
-        Optional[bool],  # noqa: UP045, typer reads annotations at run time
+        bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
-    ] = None,
+    ] = False,
 ) -> None:
     """Options without a command."""
 

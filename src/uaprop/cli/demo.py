@@ -55,7 +55,7 @@ def _table(comparison: Comparison) -> Table:
     table = Table(title="Probability of the predicted class, ± one standard deviation")
     table.add_column("true", justify="center")
     table.add_column("predicted", justify="center")
-    table.add_column("report's method\n(diagonal)", justify="left", style="blue")
+    table.add_column("report\n(diagonal)", justify="left", style="cyan")
     table.add_column("Monte Carlo", justify="left", style="yellow")
     table.add_column("std ratio,\nprobability", justify="right")
     table.add_column("std ratio,\nscore", justify="right")
@@ -68,9 +68,13 @@ def _table(comparison: Comparison) -> Table:
         for answer in (comparison.diagonal, comparison.sampled):
             mean = float(answer.loc[row, predicted])
             deviations.append(math.sqrt(float(answer.cov.var[row, predicted])))
-            cells.append(f"{mean:.3f} ± {deviations[-1]:.2g}")
+            cells.append(f"{mean:.3f} ± {_short(deviations[-1])}")
         table.add_row(str(label), str(predicted), *cells, _times(*deviations), score)
     return table
+
+
+def _short(deviation: float) -> str:
+    return f"{deviation:.3f}" if deviation >= 0.001 or deviation == 0 else f"{deviation:.0e}"
 
 
 def _times(small: float, large: float) -> str:

@@ -17,8 +17,7 @@ def run(folder: Path) -> None:
     console = Console()
     table = Table("figure", "files", "size", box=None, header_style="bold", pad_edge=False)
     table.columns[2].justify = "right"
-    with console.status("") as status:
-        status.update("drawing")
+    with console.status("drawing") as status:
         for name, files in draw(folder):
             status.update(f"drew {name}")
             kilobytes = sum(file.stat().st_size for file in files) / 1000

@@ -14,7 +14,7 @@ from .digits import digits_cnn, digits_images
 
 __all__ = ["Comparison", "compare_digits"]
 
-# Of the shipped digits: two that the noise often flips, three it makes doubtful, one it hardly moves.
+# Of the shipped digits: two that the noise often flips, three it makes doubtful, one it leaves.
 _SHOWN = (0, 11, 18, 15, 20, 21)
 
 

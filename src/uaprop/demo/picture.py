@@ -60,7 +60,7 @@ def _digit(places: Sequence[Axes], comparison: Comparison, index: int) -> None:
 
 
 def _picture(axes: Axes, values: Tensor, title: str) -> None:
-    axes.imshow(values, cmap="gray", vmin=0, vmax=1)
+    axes.imshow(values.numpy(), cmap="gray", vmin=0, vmax=1)
     axes.set_title(title, fontsize=11)
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
@@ -72,10 +72,10 @@ def _bars(axes: Axes, answer: Gaussian, index: int, shift: float, colour: str, n
     mean, std = answer.loc[index], answer.cov.var[index].sqrt()
     reach = torch.stack([torch.minimum(std, mean), torch.minimum(std, 1 - mean)]).clamp(min=0)
     axes.bar(
-        torch.arange(10) + shift,
-        mean,
+        (torch.arange(10) + shift).numpy(),
+        mean.numpy(),
         _WIDTH,
-        yerr=reach,
+        yerr=reach.numpy(),
         color=colour,
         label=name,
         error_kw={"ecolor": BLACK, "elinewidth": 1.3, "capsize": 3},

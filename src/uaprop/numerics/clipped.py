@@ -44,13 +44,13 @@ def clamp(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) 
 def _narrow_noise(
     mean: Tensor, var: Tensor, low: Tensor, high: Tensor, offset: Tensor, width: Tensor, std: Tensor
 ) -> Moments:
-    below = offset.abs()
-    inside = below <= width / 2
-    _, near = standard(below - width / 2, var)
-    _, far = standard(below + width / 2, var)
+    right = offset > 0
+    outside = torch.where(right, mean - high, low - mean)  # distance beyond the nearer edge
+    inside = outside <= 0
+    _, near = standard(outside, var)
+    _, far = standard(torch.where(right, mean - low, high - mean), var)
     q_near, i_near, ii_near = upper_partial_moments(near.abs())
     q_far, i_far, ii_far = upper_partial_moments(far.abs())
-    right = offset > 0
     spread = i_near - i_far
     shift = torch.where(right, -std, std) * spread
     centre_mean = mean + shift

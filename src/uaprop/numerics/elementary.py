@@ -13,6 +13,7 @@ from .quadrature import legendre
 __all__ = ["cos", "erf", "exp", "power", "sin"]
 
 _ANGLES = legendre(48)
+_LOG_LARGEST = {torch.float64: 350.0, torch.float32: 40.0}
 
 
 @working_precision
@@ -20,11 +21,11 @@ def exp(mean: Tensor, var: Tensor) -> Moments:
     """The log-normal: ``E = e^{m+v/2}``, ``Var = E² (e^v - 1)``, written so that it cannot be ∞·0."""
     first = torch.exp(mean + 0.5 * var)
     noisy = var > 0
-    exponent = torch.where(noisy, mean + var, 0)
-    spread = torch.where(noisy, torch.exp(2 * exponent) * -torch.expm1(-var), 0)
-    degenerate = torch.where(noisy, 0, torch.exp(2 * mean) * var)
-    small = torch.where(noisy, spread, torch.nan_to_num(degenerate, posinf=0.0))
-    return Moments(first, first, small)
+    safe = torch.where(noisy, var, 1)
+    root = torch.exp(torch.where(noisy, mean + var, 0)) * (-torch.expm1(-safe)).sqrt()
+    # at v = 0 the variance is 0 with slope e^{2m}, which must not become ∞·0
+    slope = torch.exp(2 * mean.clamp_max(_LOG_LARGEST[mean.dtype]))
+    return Moments(first, first, torch.where(noisy, root * root, slope * var))
 
 
 @working_precision

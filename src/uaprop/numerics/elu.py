@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .exponential_sums import half_moment
-from .moments import Moments, piecewise, working_precision
+from .moments import Moments, piecewise, standard, working_precision
 from .normal import pdf, upper_partial_moments
 from .quadrature import legendre
 from .rectified import kinked
@@ -24,6 +24,7 @@ __all__ = ["elu"]
 
 # dtype: (how many deviations count, the rule for each side of the kink)
 _PANELS = {torch.float64: (9.0, legendre(44)), torch.float32: (6.5, legendre(28))}
+_SMALL = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
 def _far_from_kink(mean: Tensor, var: Tensor, a: float, b: float) -> Moments:
@@ -62,7 +63,25 @@ def _across_kink(mean: Tensor, var: Tensor, a: float, b: float) -> Moments:
         first = first + density * difference
         second = second + density * difference * difference
         gain = gain + density * b
-    return Moments(value + first, gain, second - first * first)
+    small = var < _SMALL[mean.dtype]
+    result = torch.where(small, _small_mean(mean, var, a, b), value + first)
+    return Moments(result, gain, second - first * first)
+
+
+def _small_mean(mean: Tensor, var: Tensor, a: float, b: float) -> Tensor:
+    """The mean near the kink for small σ, from ``e^{-y} - 1 = -y + y²/2 - y³/6 + …``, ``y = (-x)₊``.
+
+    Where the slopes agree the mean is a second-order quantity, which differences of ``f`` lose.
+    """
+    std, z = standard(mean, var)
+    _, _, i2, i3, i4 = upper_partial_moments(z.abs(), 4)
+    left = mean < 0
+    m2, v2 = mean * mean, var * var
+    # E[yᵏ]: beyond the kink for m ≥ 0; for m < 0 the whole moment less what lies beyond it
+    y2 = torch.where(left, m2 + var - var * i2, var * i2)
+    y3 = torch.where(left, -mean * (m2 + 3 * var) + var * std * i3, var * std * i3)
+    y4 = torch.where(left, m2 * (m2 + 6 * var) + 3 * v2 - v2 * i4, v2 * i4)
+    return kinked(mean, var, a, b).mean + a * (y2 / 2 - y3 / 6 + y4 / 24)
 
 
 def _wide(mean: Tensor, var: Tensor, a: float, b: float) -> Moments:

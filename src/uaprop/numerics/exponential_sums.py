@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 ExponentialSum = dict[torch.dtype, tuple[tuple[int, float], ...]]
-_TERMS = {torch.float64: 17, torch.float32: 9}
+_TERMS = {torch.float64: 17, torch.float32: 11}
 
 
 def _interpolate(function: Callable[[Decimal], Decimal], count: int) -> list[Decimal]:

@@ -41,7 +41,8 @@ _PATH = legendre(5)
 def _sigmoid_jet(x: Tensor) -> Jet:
     s = torch.sigmoid(x)
     s1 = s * torch.sigmoid(-x)
-    return Jet(s, s1, s1 * (1 - 2 * s), s1 * (1 - 6 * s1))
+    s2 = s1 * (1 - 2 * s)
+    return Jet(s, s1, s2, s1 * (1 - 6 * s1), s2 * (1 - 12 * s1))
 
 
 def _sigmoid_pair(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,8 +112,7 @@ def _softplus_value(x: Tensor) -> Tensor:
 
 
 def _softplus_jet(x: Tensor) -> Jet:
-    s, s1, s2, _ = _sigmoid_jet(x)
-    return Jet(_softplus_value(x), s, s1, s2)
+    return Jet(_softplus_value(x), *_sigmoid_jet(x)[:4])
 
 
 def _softplus_pair(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,8 +159,8 @@ def logsigmoid(mean: Tensor, var: Tensor) -> Moments:
 
 
 def _silu_jet(x: Tensor) -> Jet:
-    s, s1, s2, s3 = _sigmoid_jet(x)
-    return Jet(x * s, s + x * s1, 2 * s1 + x * s2, 3 * s2 + x * s3)
+    s, s1, s2, s3, s4 = _sigmoid_jet(x)
+    return Jet(x * s, s + x * s1, 2 * s1 + x * s2, 3 * s2 + x * s3, 4 * s3 + x * s4)
 
 
 def _silu_pair(x: Tensor) -> tuple[Tensor, Tensor]:

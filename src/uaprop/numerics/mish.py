@@ -47,15 +47,23 @@ def _right_pair(x: Tensor) -> tuple[Tensor, Tensor]:
     return -x * rest, x * sech2 * s - rest
 
 
-def _curvature(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Second and third derivative, the same for ``mish`` and for ``mish - x``."""
-    gate, _, sech2, s = _gate(x)
-    s1 = s * torch.sigmoid(-x)
-    s2 = s1 * (1 - 2 * s)
-    g1 = sech2 * s
-    g2 = sech2 * (s1 - 2 * gate * s * s)
-    g3 = sech2 * (s2 - 6 * gate * s * s1 + (4 * gate * gate - 2 * sech2) * s * s * s)
-    return 2 * g1 + x * g2, 3 * g2 + x * g3
+def _curvature(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Second to fourth derivative, the same for ``mish`` and for ``mish - x``.
+
+    The gate is ``T(y(x))`` with ``T = tanh`` and ``y = softplus``: Faà di Bruno's formula.
+    """
+    gate, _, t1, y1 = _gate(x)
+    t2 = -2 * gate * t1
+    t3 = t1 * (6 * gate * gate - 2)
+    t4 = t1 * gate * (16 - 24 * gate * gate)
+    y2 = y1 * torch.sigmoid(-x)
+    y3 = y2 * (1 - 2 * y1)
+    y4 = y2 * (1 - 6 * y2)
+    g1 = t1 * y1
+    g2 = t2 * y1**2 + t1 * y2
+    g3 = t3 * y1**3 + 3 * t2 * y1 * y2 + t1 * y3
+    g4 = t4 * y1**4 + 6 * t3 * y1**2 * y2 + t2 * (3 * y2**2 + 4 * y1 * y3) + t1 * y4
+    return 2 * g1 + x * g2, 3 * g2 + x * g3, 4 * g3 + x * g4
 
 
 def _left_jet(x: Tensor) -> Jet:

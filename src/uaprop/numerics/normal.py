@@ -24,7 +24,7 @@ _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 
 # Where the continued fraction takes over, and how many terms it needs there for full precision.
-_SPLIT = {torch.float64: (3.0, 24), torch.float32: (2.0, 14)}
+_SPLIT = {torch.float64: (4.0, 22), torch.float32: (3.0, 11)}
 
 
 def pdf(z: Tensor) -> Tensor:
@@ -33,8 +33,11 @@ def pdf(z: Tensor) -> Tensor:
 
 
 def _ratios(t: Tensor, terms: int, order: int) -> list[Tensor]:
-    """``[r_1, …, r_order]`` by the continued fraction, for ``t`` away from zero."""
-    ratio = torch.zeros_like(t)
+    """``[r_1, …, r_order]`` by the continued fraction, for ``t`` away from zero.
+
+    It starts from the fixed point of ``r = n/(t + r)`` half a step on, which saves a third of it.
+    """
+    ratio = 0.5 * ((t * t + 4 * (terms + 0.5)).sqrt() - t)
     ratios = []
     for n in range(terms, 0, -1):
         ratio = n / (t + ratio)

@@ -14,6 +14,8 @@ For ``a = 0, b = 1`` this is the report's UAReLU with the sign of its variance c
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -55,7 +57,9 @@ def leaky(mean: Tensor, var: Tensor, negative_slope: float | Tensor) -> Moments:
 @working_precision
 def absolute(mean: Tensor, var: Tensor) -> Moments:
     """``|x|``, the folded normal distribution."""
-    return kinked(mean, var, -1.0, 1.0)
+    _, z = standard(mean, var)
+    # 1 - 2Q(t) as an error function: it keeps its digits where the mean is small
+    return kinked(mean, var, -1.0, 1.0)._replace(gain=torch.erf(z * math.sqrt(0.5)))
 
 
 @working_precision

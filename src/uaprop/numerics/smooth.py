@@ -1,9 +1,9 @@
 """Moments of a function that is smooth on the scale of the noise.
 
-Two regimes, for a smooth ``f`` with derivatives ``f', f'', f'''``:
+Two regimes, for a smooth ``f``:
 
-* very small σ: the expansion ``E[f] = f + ½ f'' v``, ``E[f'] = f' + ½ f''' v``,
-  ``Var[f] = f'² v + (½ f''² + f' f''') v²``, whose gradients are finite at ``v = 0``;
+* very small σ: the expansion ``E[f] = f + ½ f⁽²⁾ v + ⅛ f⁽⁴⁾ v²``, ``E[f'] = f' + ½ f⁽³⁾ v``,
+  ``Var[f] = f'² v + (½ f⁽²⁾² + f' f⁽³⁾) v²``, whose gradients are finite at ``v = 0``;
 * larger σ: Gauss-Hermite quadrature of the *difference* ``f(m + σu) - f(m)``, so that a small variance
   is not the difference of large numbers. Its error decays like ``exp(-2 p √n / σ)`` with ``p`` the
   distance of f's nearest singularity from the real axis; callers use it for σ up to about 1.
@@ -24,16 +24,17 @@ __all__ = ["Jet", "smooth_moments"]
 
 
 class Jet(NamedTuple):
-    """A function's value and its first three derivatives at a point."""
+    """A function's value and its first four derivatives at a point."""
 
     value: Tensor
     first: Tensor
     second: Tensor
     third: Tensor
+    fourth: Tensor
 
 
 # dtype: (σ below which the expansion is used, the Gauss-Hermite rule above it)
-_REGIMES = {torch.float64: (1e-3, hermite(28)), torch.float32: (2e-2, hermite(16))}
+_REGIMES = {torch.float64: (1e-3, hermite(28)), torch.float32: (2e-2, hermite(20))}
 
 
 def smooth_moments(
@@ -45,7 +46,7 @@ def smooth_moments(
     """Moments for noise below f's own scale.
 
     Args:
-        jet: the function's value and three derivatives.
+        jet: the function's value and four derivatives.
         pair: the function's value and first derivative only, for the quadrature.
         mean: means of the input.
         var: variances of the input, of the same shape.
@@ -56,9 +57,11 @@ def smooth_moments(
     threshold, rule = _REGIMES[mean.dtype]
 
     def expansion(m: Tensor, v: Tensor) -> Moments:
-        f, f1, f2, f3 = jet(m)
+        f, f1, f2, f3, f4 = jet(m)
         return Moments(
-            f + 0.5 * v * f2, f1 + 0.5 * v * f3, v * (f1 * f1 + v * (0.5 * f2 * f2 + f1 * f3))
+            f + v * (0.5 * f2 + 0.125 * v * f4),
+            f1 + 0.5 * v * f3,
+            v * (f1 * f1 + v * (0.5 * f2 * f2 + f1 * f3)),
         )
 
     def quadrature(m: Tensor, v: Tensor) -> Moments:

@@ -43,7 +43,7 @@ def errata(figure: Figure) -> None:
 
 
 def _printed_relu_variance(mean: Tensor, std: float) -> Tensor:
-    """Eq. 15. Its second term has the wrong sign; it should be added."""
+    """Eq. 20. Its second term has the wrong sign; it should be added."""
     bell = torch.exp(-(mean**2) / (2 * std**2))
     erf = 1 + torch.erf(mean / math.sqrt(2 * std**2))
     mu_h = math.sqrt(std**2 / (2 * math.pi)) * bell + mean / 2 * erf
@@ -52,7 +52,7 @@ def _printed_relu_variance(mean: Tensor, std: float) -> Tensor:
 
 
 def _printed_cross_entropy(mean: Tensor, std: float, label: int) -> Tensor:
-    """The last equation, for E[ℓ(x)]. Its second and third terms both have the wrong sign."""
+    """Eq. 30. Its second and third terms both have the wrong sign."""
     s = torch.sigmoid(mean)
     return -torch.log(s) - 0.5 * s * (1 - s) * std**2 - (1 - label) * mean
 
@@ -121,7 +121,7 @@ def _pooling(axes: Axes) -> None:
     axes.set_xticks(places, [f"{k} × {k}" for k in sizes])
     axes.set(title="3. Variance of average pooling, σ = 1", xlabel="window", ylim=(0, 1.5))
     axes.set_ylabel("Var[average]")
-    axes.legend(loc="upper right", ncols=2)
+    axes.legend(loc="upper center", ncols=2, columnspacing=1.2, handlelength=1.4)
 
 
 def _average(windows: Tensor) -> Tensor:
@@ -189,11 +189,10 @@ def _errorbar(
     axes: Axes, x: Tensor, centre: Tensor | list[float], error: Tensor | list[float]
 ) -> None:
     """Points with bars of two standard errors."""
-    bars = 2 * torch.as_tensor(error)
     axes.errorbar(
-        x,
-        centre,
-        yerr=bars,
+        x.numpy(),
+        torch.as_tensor(centre).numpy(),
+        yerr=2 * torch.as_tensor(error).numpy(),
         fmt="o",
         color=BLACK,
         markersize=3.5,

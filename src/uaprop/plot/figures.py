@@ -25,8 +25,8 @@ class Drawing:
 FIGURES: Mapping[str, Drawing] = {
     "uarelu": Drawing("UAReLU: mean and variance", (10, 4.4), rectifier.uarelu),
     "uabce": Drawing("UABCELoss: expected cross-entropy", (10, 4.6), cross_entropy.uabce),
-    "uaconv2d": Drawing("UAConv2d: maps of a photograph", (10, 7.6), maps.uaconv2d),
-    "uaavgpool2d": Drawing("UAAvgPool2d: maps of a photograph", (10, 7.6), maps.uaavgpool2d),
+    "uaconv2d": Drawing("UAConv2d: maps of a photograph", (10, 7.3), maps.uaconv2d),
+    "uaavgpool2d": Drawing("UAAvgPool2d: maps of a photograph", (10, 7.3), maps.uaavgpool2d),
     "errata": Drawing("Errata: printed and corrected", (14, 8.4), errata.errata),
 }
 

@@ -47,15 +47,17 @@ def _maps(figure: Figure, x: Gaussian, y: Gaussian, *, signed: bool) -> None:
     figure.set_layout_engine("compressed")  # colour bars as high as their pictures
     axes = grid(figure, 2, 2)
     _map(axes[0], x.loc, "Input mean", "gray", "intensity (1 = white)")
-    _map(axes[2], x.cov.var, "Input variance: read + shot noise", "viridis", "intensity²")
+    _map(
+        axes[2], 1000 * x.cov.var, "Input variance: read + shot noise", "viridis", "10⁻³ intensity²"
+    )
     if signed:
         reach = float(y.loc.abs().quantile(0.995))
         _map(axes[1], y.loc, "Output mean", "RdBu_r", "intensity difference", (-reach, reach))
-        unit = "(intensity difference)²"
+        unit = "10⁻³ (intensity difference)²"
     else:
         _map(axes[1], y.loc, "Output mean", "gray", "intensity (1 = white)")
-        unit = "intensity²"
-    _map(axes[3], y.cov.var, "Output variance", "viridis", unit)
+        unit = "10⁻³ intensity²"
+    _map(axes[3], 1000 * y.cov.var, "Output variance", "viridis", unit)
 
 
 def _map(
@@ -67,9 +69,8 @@ def _map(
     limits: tuple[float, float] | None = None,
 ) -> None:
     low, high = limits or (None, None)
-    picture = axes.imshow(values[0, 0], cmap=colours, vmin=low, vmax=high)
+    picture = axes.imshow(values[0, 0].numpy(), cmap=colours, vmin=low, vmax=high)
     axes.grid(visible=False)
     axes.set(title=title, xlabel="column (pixel)", ylabel="row (pixel)")
     bar = axes.figure.colorbar(picture, ax=axes, extend="both" if limits else "neither")
     bar.set_label(unit)
-    bar.ax.ticklabel_format(axis="y", scilimits=(-1, 2), useMathText=True)

@@ -78,6 +78,8 @@ def save(
         mpl.rcParams.update(_STYLE)
         figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
         draw(figure)
+        figure.draw_without_rendering()  # lays it out, once for all formats
+        figure.set_layout_engine("none")
         for path in paths:
             undated: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
             figure.savefig(path, dpi=_DPI, metadata=undated)
