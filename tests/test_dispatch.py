@@ -104,9 +104,7 @@ def test_different_covariances_do_not_mix() -> None:
 def test_users_add_rules_as_the_library_does() -> None:
     def swapped(input: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
         if torch.overrides.has_torch_function_unary(input):
-            return torch.overrides.handle_torch_function(
-                swapped, (input,), input, factor=factor
-            )
+            return torch.overrides.handle_torch_function(swapped, (input,), input, factor=factor)
         return input.flip(0) * factor
 
     x = ua.Gaussian(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))

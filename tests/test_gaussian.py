@@ -196,7 +196,9 @@ def test_iteration_and_transposes() -> None:
     assert torch.equal(x.mT.mean, x.mean.mT)
 
 
-@pytest.mark.parametrize("name", ["zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"])
+@pytest.mark.parametrize(
+    "name", ["zeros_like", "ones_like", "empty_like", "rand_like", "randn_like"]
+)
 def test_constants_in_its_likeness_are_plain(name: str) -> None:
     x = ua.Gaussian(torch.randn(2, 3, dtype=torch.float64), 1.0)
     made = getattr(torch, name)(x)

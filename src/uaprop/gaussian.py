@@ -115,12 +115,12 @@ class Gaussian(Operators, Handle):
     @property
     def T(self) -> Gaussian:  # noqa: N802, torch's own name
         """The dimensions reversed."""
-        return self.permute(*reversed(range(self.ndim)))  # type: ignore[no-any-return]
+        return self.permute(*reversed(range(self.ndim)))
 
     @property
     def mT(self) -> Gaussian:  # noqa: N802, torch's own name
         """The last two dimensions exchanged."""
-        return self.transpose(-2, -1)  # type: ignore[no-any-return]
+        return self.transpose(-2, -1)
 
     def dim(self) -> int:
         """The number of dimensions."""
@@ -242,7 +242,9 @@ def _as_mean(mean: Tensor | float) -> Tensor:
 def _as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         if value.device != loc.device and value.ndim > 0:
-            raise ValueError(f"mean is on {loc.device} but {name} on {value.device}; move one of them")
+            raise ValueError(
+                f"mean is on {loc.device} but {name} on {value.device}; move one of them"
+            )
         if isinstance(value, Statistic):
             value = value.as_subclass(Tensor)
         spread = value.to(device=loc.device, dtype=loc.dtype)
@@ -279,9 +281,7 @@ def _unflatten(children: Any, context: Any) -> Gaussian:
     return Gaussian.from_covariance(loc, cov)
 
 
-pytree.register_pytree_node(
-    Gaussian, _flatten, _unflatten, serialized_type_name="uaprop.Gaussian"
-)
+pytree.register_pytree_node(Gaussian, _flatten, _unflatten, serialized_type_name="uaprop.Gaussian")
 pytree.register_pytree_node(
     Diagonal,
     lambda cov: ([cov.var], None),

@@ -72,7 +72,7 @@ class Operators:
     def __pow__(self, exponent: Any) -> Any:
         return self._run(torch.pow, self, exponent)
 
-    def __ipow__(self, exponent: Any) -> Any:  # type: ignore[misc]
+    def __ipow__(self, exponent: Any) -> Any:
         return self._run(torch.Tensor.pow_, self, exponent)
 
     def __rpow__(self, base: Any) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["Statistic"]
 class Statistic(Tensor):
     """The mean, variance or standard deviation of a Gaussian."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     _owner: Any
     _reduction: Callable[..., Any]

@@ -117,6 +117,6 @@ def _link(value: Handle, parent: Any, cut: Callable[[Tensor], Tensor]) -> None:
 
 def _aliases(part: Tensor, whole: Tensor) -> bool:
     if not torch.compiler.is_compiling():
-        return torch._C._is_alias_of(part, whole)
+        return bool(torch._C._is_alias_of(part, whole))  # type: ignore[attr-defined]
     base = part._base  # a traced program knows bases, but no memory
     return part is whole or (base is not None and (base is whole or base is whole._base))

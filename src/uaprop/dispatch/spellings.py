@@ -18,7 +18,11 @@ Operation = Callable[..., Any]
 def name_of(operation: Operation) -> str:
     """The name people know an operation by, such as ``torch.nn.functional.relu``."""
     name = getattr(operation, "__name__", repr(operation))
-    for owner, prefix in ((torch, "torch"), (F, "torch.nn.functional"), (torch.Tensor, "torch.Tensor")):
+    for owner, prefix in (
+        (torch, "torch"),
+        (F, "torch.nn.functional"),
+        (torch.Tensor, "torch.Tensor"),
+    ):
         if getattr(owner, name, None) is operation:
             return f"{prefix}.{name}"
     for candidate, value in vars(F).items():  # boolean_dispatch hides the name

@@ -14,8 +14,9 @@ __all__ = ["diagonal"]
 def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the model on Gaussians with independent elements.
 
-    Costs about two plain passes. Means are good; standard deviations of a trained network's output are
-    far too small, because correlation between activations is ignored.
+    Costs about two plain passes. The standard deviations of a trained network's scores come out far too
+    small, because correlation between activations is ignored, and whatever follows from them, such
+    as the mean of a softmax, is too sure as well.
 
     Args:
         model: any callable on tensors.

@@ -46,7 +46,9 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "diagonal", **opt
             f"propagate needs a ua.Gaussian among the inputs, not {type(x).__name__}; "
             "make one with ua.Gaussian(mean, var)"
         )
-    allowed = {p.name for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    allowed = {
+        p.name for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY
+    }
     if unknown := sorted(set(options) - allowed):
         raise TypeError(
             f"method {method!r} has no option {unknown[0]!r}; "

@@ -68,14 +68,13 @@ def samples(
         return model(*positional, **keywords)
 
     run = _Batched(call)
-    generator = torch.Generator(leaves[places[0]].device).manual_seed(seed)
+    stream = _Stream([leaves[i] for i in places], seed)
     totals: list[_Accumulator] | None = None
     with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
         torch.manual_seed(seed)
         for start in range(0, samples, size):
             count = min(size, samples - start)
-            draws = _draw([leaves[i] for i in places], count, generator)
-            outputs, out_spec = pytree.tree_flatten(run(*draws))
+            outputs, out_spec = pytree.tree_flatten(run(*stream.take(count)))
             if totals is None:
                 totals = [_Accumulator() for _ in outputs]
             for total, output in zip(totals, outputs, strict=True):
@@ -85,12 +84,28 @@ def samples(
     return pytree.tree_unflatten([total.result() for total in totals], out_spec)
 
 
-def _draw(inputs: list[Gaussian], count: int, generator: torch.Generator) -> list[Tensor]:
-    """``count`` draws of every input, one at a time: the stream is the same for every chunk size."""
-    rows = [[x.cov.deviations(1, generator)[0] for x in inputs] for _ in range(count)]
-    return [
-        x.loc + torch.stack(column) for x, column in zip(inputs, zip(*rows, strict=True), strict=True)
-    ]
+class _Stream:
+    """Draws of all inputs, made in blocks whose size depends on the inputs alone.
+
+    So the draws are the same however many are taken at a time.
+    """
+
+    def __init__(self, inputs: list[Gaussian], seed: int) -> None:
+        self.inputs = inputs
+        self.generator = torch.Generator(inputs[0].device).manual_seed(seed)
+        elements = max(1, sum(x.numel() for x in inputs))
+        self.block = max(1, min(256, _CHUNK_ELEMENTS // elements))
+        self.waiting = [x.loc.new_empty((0, *x.shape)) for x in inputs]
+
+    def take(self, count: int) -> list[Tensor]:
+        """The next ``count`` draws of every input."""
+        while len(self.waiting[0]) < count:
+            fresh = [x.loc + x.cov.deviations(self.block, self.generator) for x in self.inputs]
+            pairs = zip(self.waiting, fresh, strict=True)
+            self.waiting = [torch.cat(pair) for pair in pairs]
+        taken = [draws[:count] for draws in self.waiting]
+        self.waiting = [draws[count:] for draws in self.waiting]
+        return taken
 
 
 class _Batched:

@@ -20,7 +20,7 @@ class UABCELoss(nn.Module):
     ``ℓ(x) = (1-y) x + w softplus(-x)`` with ``w = 1 + (pos_weight - 1) y``, as in
     ``nn.BCEWithLogitsLoss``, so ``E[ℓ] = (1-y) m + w E[softplus(-x)]``: exact, or with the report's
     second-order expansion ``softplus(-m) + ½ s(m)(1-s(m)) v`` (both later signs of its equation
-    (29) corrected, erratum 2), which is far off once the variance is large.
+    (30) corrected, erratum 2), which is far off once the variance is large.
 
     Args:
         approximation: ``"exact"`` or ``"report"``.

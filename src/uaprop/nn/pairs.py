@@ -32,5 +32,5 @@ class Paired(nn.Module):
 
     def forward(self, x: Any) -> Any:
         """Apply the layer to a Gaussian, or to a pair as the report does."""
-        y = super().forward(as_gaussian(x))  # type: ignore[misc]
+        y = super().forward(as_gaussian(x))
         return y if isinstance(x, Gaussian) else type(x)((y.loc, y.cov.var))

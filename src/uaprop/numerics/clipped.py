@@ -3,9 +3,9 @@
 By symmetry about the window's centre the mean may be taken to lie in its lower half, ``δ`` below the
 centre. Three regions, because each of the three formulas cancels in the other two:
 
-* the window is wider than σ and contains the mean: what is lost in both tails is subtracted;
-* the window is wider than σ and the mean lies outside: what enters beyond the near edge;
-* the window is narrower than σ: ``E[h] = ∫₀ʷ Q``, ``E[h²] = ∫₀ʷ 2τ Q`` over the window by
+* the window is wider than 2σ and contains the mean: what is lost in both tails is subtracted;
+* the window is wider than 2σ and the mean lies outside: what enters beyond the near edge;
+* the window is narrower: ``E[h] = ∫₀ʷ Q``, ``E[h²] = ∫₀ʷ 2τ Q`` over the window by
   Gauss-Legendre quadrature, all terms positive.
 """
 
@@ -16,13 +16,13 @@ import math
 import torch
 from torch import Tensor
 
-from .moments import Moments, standard, working_precision
+from .moments import Moments, folded, piecewise, standard, working_precision
 from .normal import pdf, upper_partial_moments
-from .quadrature import legendre
+from .quadrature import legendre, tensors
 
 __all__ = ["clamp", "hardsigmoid"]
 
-_RULE = legendre(14)
+_RULE = legendre(20)
 _SQRT_HALF = math.sqrt(0.5)
 
 
@@ -32,25 +32,23 @@ def clamp(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) 
     low = torch.as_tensor(low, dtype=mean.dtype, device=mean.device)
     high = torch.as_tensor(high, dtype=mean.dtype, device=mean.device)
     low = torch.minimum(low, high)  # torch lets the upper bound win
-    width = high - low
-    offset = mean - low / 2 - high / 2
+    low, high = low.expand(mean.shape), high.expand(mean.shape)
+    noisy = var > ((high - low) / 2) ** 2
+    return piecewise(
+        noisy, _wide_noise, _narrow_noise, mean, var, low, high, safe=((0.0, 1e10), (0.0, 0.0))
+    )
+
+
+def _narrow_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
     std, _ = standard(mean, var)
-    wide = _wide_noise(mean, var, low, high, offset, width, std)
-    narrow = _narrow_noise(mean, var, low, high, offset, width, std)
-    noisy = std > width
-    return Moments(*(torch.where(noisy, a, b) for a, b in zip(wide, narrow, strict=True)))
-
-
-def _narrow_noise(
-    mean: Tensor, var: Tensor, low: Tensor, high: Tensor, offset: Tensor, width: Tensor, std: Tensor
-) -> Moments:
-    right = offset > 0
+    right = mean > low / 2 + high / 2
     outside = torch.where(right, mean - high, low - mean)  # distance beyond the nearer edge
     inside = outside <= 0
     _, near = standard(outside, var)
+    folded_near = -folded(near, ~inside)
     _, far = standard(torch.where(right, mean - low, high - mean), var)
-    q_near, i_near, ii_near = upper_partial_moments(near.abs())
-    q_far, i_far, ii_far = upper_partial_moments(far.abs())
+    q_near, i_near, ii_near = upper_partial_moments(folded_near)
+    q_far, i_far, ii_far = upper_partial_moments(far)
     spread = i_near - i_far
     shift = torch.where(right, -std, std) * spread
     centre_mean = mean + shift
@@ -66,39 +64,33 @@ def _narrow_noise(
     )
 
 
-def _wide_noise(
-    mean: Tensor, var: Tensor, low: Tensor, high: Tensor, offset: Tensor, width: Tensor, std: Tensor
-) -> Moments:
-    below = offset.abs()
-    noisy = std > width
-    scale = torch.where(noisy, std, 1)
-    width = torch.where(noisy, width, 1)
-    edge = ((below - width / 2) / scale).clamp(-1e10, 1e10)
-    reach = below.minimum(width / 2)
-    first = second = density = slope = torch.zeros_like(mean)
-    for node, weight in _RULE:
-        point = edge + node * width / scale
-        tail = torch.where(
-            point >= 0,
-            upper_partial_moments(point.clamp_min(0), 1)[0],
-            0.5 * torch.erfc(point.clamp_max(0) * _SQRT_HALF),
-        )
-        first = first + weight * tail
-        second = second + 2 * weight * node * tail
-        density = density + weight * pdf(point)
-        # ½[erf(p) + erf(q)] at the offset node·δ: the gain there, whose average is the mean's slope
-        p = (width / 2 - node * reach) * _SQRT_HALF / scale
-        q = (width / 2 + node * reach) * _SQRT_HALF / scale
-        slope = slope + weight * 0.5 * (torch.erf(p) + torch.erf(q))
-    entered = width * first
-    inside = below <= width / 2
+def _wide_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
+    width, std = high - low, var.sqrt()
+    offset = mean - low / 2 - high / 2
     right = offset > 0
+    below = -folded(offset, right)
+    nodes, weights = tensors(_RULE, mean)
+    span = (width / std).unsqueeze(-1)
+    points = ((below - width / 2) / std).clamp(-1e10, 1e10).unsqueeze(-1) + nodes * span
+    positive = points >= 0
+    tails = torch.where(
+        positive,
+        upper_partial_moments(torch.where(positive, points, 0), 1)[0],
+        0.5 * torch.erfc(torch.where(positive, 0, points) * _SQRT_HALF),
+    )
+    first, second = tails @ weights, tails @ (2 * nodes * weights)
+    entered = width * first
     edge_mean = torch.where(right, high - entered, low + entered)
-    # near the centre the mean is odd in the offset: centre + offset · (average gain on the way)
+    # Near the centre the mean is odd in the offset: centre + offset · (average gain on the way), the gain at
+    # an offset d being ½[erf((w/2-d)/σ√2) + erf((w/2+d)/σ√2)].
+    inside = below <= width / 2
+    way = nodes * torch.where(inside, below, 0).unsqueeze(-1)
+    half, scale = (width / 2).unsqueeze(-1), _SQRT_HALF / std.unsqueeze(-1)
+    slope = 0.5 * (torch.erf((half - way) * scale) + torch.erf((half + way) * scale)) @ weights
     centre_mean = low / 2 + high / 2 + offset * slope
     return Moments(
         torch.where(inside, centre_mean, edge_mean),
-        density * width / scale,
+        pdf(points) @ weights * width / std,
         width * width * (second - first * first),
     )
 

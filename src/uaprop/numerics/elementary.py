@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from .moments import Moments, working_precision
-from .quadrature import legendre
+from .moments import Moments, in_chunks, working_precision
+from .quadrature import legendre, tensors
 
 __all__ = ["cos", "erf", "exp", "power", "sin"]
 
@@ -36,17 +36,21 @@ def power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
     positive.
     """
     n = exponent
+    noisy = var > 0
     raw = [torch.ones_like(mean), mean]
     for k in range(2, n + 1):
-        raw.append(mean * raw[k - 1] + (k - 1) * var * raw[k - 2])
+        spread = torch.where(noisy, (k - 1) * var * raw[k - 2], 0)  # never 0·∞
+        raw.append(mean * raw[k - 1] + spread)
+    std = torch.where(noisy, var, 1).sqrt()
     total = torch.zeros_like(mean)
-    for j in range(n, 0, -1):
-        # Horner's scheme in v; the square is of √(coefficient)·μ, never larger than the result
-        weight = math.factorial(j) * math.comb(n, j) ** 2
-        total = var * (total + weight * raw[n - j] * raw[n - j])
+    for j in range(1, n + 1):
+        root = std**j * raw[n - j]  # squared last: a square can overflow where the term does not
+        total = total + math.factorial(j) * math.comb(n, j) ** 2 * root * root
     gain = n * raw[n - 1] if n > 0 else torch.zeros_like(mean)
-    value = torch.where(var > 0, raw[n], mean**n)
-    return Moments(value, gain, total)
+    limit = math.sqrt(torch.finfo(mean.dtype).max) / 2
+    flat = var * gain.clamp(-limit, limit) ** 2  # zero at v = 0, with the right slope
+    value = torch.where(noisy, raw[n], mean**n)
+    return Moments(value, gain, torch.where(noisy, total, flat))
 
 
 def _wave(var: Tensor, other: Tensor) -> Tensor:
@@ -73,7 +77,12 @@ def cos(mean: Tensor, var: Tensor) -> Moments:
 
 @working_precision
 def erf(mean: Tensor, var: Tensor) -> Moments:
-    """``E[erf x] = erf(m/√(1+2v))``; the variance is Plackett's integral.
+    """``E[erf x] = erf(m/√(1+2v))``; the variance is Plackett's integral, see :func:`_erf`."""
+    return in_chunks(_erf, mean, var)
+
+
+def _erf(mean: Tensor, var: Tensor) -> Moments:
+    """The probit's bivariate integral (Plackett 1954).
 
     With ``h² = 2m²/(1+2v)`` and ``sin α = ρ = 2v/(1+2v)`` the correlation of two probits of the same
     ``x``, ``Var = (2/π) ∫₀^α exp(-h²/(1 + sin θ)) dθ``: positive terms, whatever the variance.
@@ -84,7 +93,7 @@ def erf(mean: Tensor, var: Tensor) -> Moments:
     gain = 2 / math.sqrt(math.pi) * torch.exp(-0.5 * h2) / scale.sqrt()
     # asin(2v/(1+2v)), as an arctangent whose derivative stays finite
     angle = torch.atan2(2 * var, (1 + 4 * var).sqrt())
-    total = torch.zeros_like(mean)
-    for node, weight in _ANGLES:
-        total = total + weight * torch.exp(-h2 / (1 + torch.sin(node * angle)))
+    nodes, weights = tensors(_ANGLES, mean)
+    sines = torch.sin(nodes * angle.unsqueeze(-1))
+    total = torch.exp(-h2.unsqueeze(-1) / (1 + sines)) @ weights
     return Moments(torch.erf(ratio), gain, 2 / math.pi * angle * total)

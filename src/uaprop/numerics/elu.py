@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from .exponential_sums import half_moment
-from .moments import Moments, piecewise, standard, working_precision
+from .moments import Moments, folded, piecewise, scaled, standard, working_precision
 from .normal import pdf, upper_partial_moments
-from .quadrature import legendre
+from .quadrature import legendre, tensors
 from .rectified import kinked
 from .widths import bounded, by_width
 
@@ -46,23 +46,19 @@ def _across_kink(mean: Tensor, var: Tensor, a: float, b: float) -> Moments:
     at_left = mean <= 0
     grown = a * torch.exp(mean.clamp_max(0))
     value = torch.where(at_left, a * torch.expm1(mean.clamp_max(0)), b * mean)
-    first = second = gain = torch.zeros_like(mean)
-    for node, weight in rule:
-        u = -reach + node * (kink + reach)
-        density = weight * (kink + reach) * pdf(u)
-        x = (mean + std * u).clamp_max(0)
-        difference = torch.where(
-            at_left, grown * torch.expm1(std * u), a * torch.expm1(x) - value
-        )
-        first = first + density * difference
-        second = second + density * difference * difference
-        gain = gain + density * a * torch.exp(x)
-        u = kink + node * (reach - kink)
-        density = weight * (reach - kink) * pdf(u)
-        difference = torch.where(at_left, b * (mean + std * u).clamp_min(0) - value, b * std * u)
-        first = first + density * difference
-        second = second + density * difference * difference
-        gain = gain + density * b
+    nodes, weights = tensors(rule, mean)
+    m, sigma, split = mean.unsqueeze(-1), std.unsqueeze(-1), kink.unsqueeze(-1)
+    here, start, lift = at_left.unsqueeze(-1), value.unsqueeze(-1), grown.unsqueeze(-1)
+    left_u = -reach + nodes * (split + reach)
+    left_mass = weights * (split + reach) * pdf(left_u)
+    x = (m + sigma * left_u).clamp_max(0)
+    left = torch.where(here, lift * torch.expm1(sigma * left_u), a * torch.expm1(x) - start)
+    right_u = split + nodes * (reach - split)
+    right_mass = weights * (reach - split) * pdf(right_u)
+    right = torch.where(here, b * (m + sigma * right_u).clamp_min(0) - start, b * sigma * right_u)
+    first = (left_mass * left + right_mass * right).sum(-1)
+    second = (left_mass * left.square() + right_mass * right.square()).sum(-1)
+    gain = (left_mass * a * torch.exp(x) + right_mass * b).sum(-1)
     small = var < _SMALL[mean.dtype]
     result = torch.where(small, _small_mean(mean, var, a, b), value + first)
     return Moments(result, gain, second - first * first)
@@ -74,8 +70,8 @@ def _small_mean(mean: Tensor, var: Tensor, a: float, b: float) -> Tensor:
     Where the slopes agree the mean is a second-order quantity, which differences of ``f`` lose.
     """
     std, z = standard(mean, var)
-    _, _, i2, i3, i4 = upper_partial_moments(z.abs(), 4)
-    left = mean < 0
+    left = mean <= 0
+    _, _, i2, i3, i4 = upper_partial_moments(-folded(z, ~left), 4)
     m2, v2 = mean * mean, var * var
     # E[yᵏ]: beyond the kink for m ≥ 0; for m < 0 the whole moment less what lies beyond it
     y2 = torch.where(left, m2 + var - var * i2, var * i2)
@@ -86,8 +82,8 @@ def _small_mean(mean: Tensor, var: Tensor, a: float, b: float) -> Tensor:
 
 def _wide(mean: Tensor, var: Tensor, a: float, b: float) -> Moments:
     std = var.sqrt()
-    tail, i1, i2 = upper_partial_moments((mean.abs() / std).clamp_max(1e10))
     left = mean <= 0
+    tail, i1, i2 = upper_partial_moments((-folded(mean, ~left) / std).clamp_max(1e10))
     above = torch.where(left, tail, 1 - tail)  # P(x > 0)
     below = torch.where(left, 1 - tail, tail)
     m, v = bounded(mean, var)
@@ -98,7 +94,7 @@ def _wide(mean: Tensor, var: Tensor, a: float, b: float) -> Moments:
     rest = a * (once - below)
     var_right = (
         b * b * var * (1 - 2 * tail + i2 - i1 * i1)
-        - 2 * b * positive * rest
+        - 2 * (b * (positive * rest))
         + a * a * (twice - 2 * once + below)
         - rest * rest
     )
@@ -138,7 +134,7 @@ def elu(mean: Tensor, var: Tensor, a: float, b: float, scale: float = 1.0) -> Mo
         )
 
     result = by_width(
-        narrow, lambda m, v: _wide(m, v, a, b), 0.5, mean * scale, var * scale * scale
+        narrow, lambda m, v: _wide(m, v, a, b), 0.5, scaled(mean, scale), scaled(var, scale * scale)
     )
     # The derivative is with respect to x, not scale·x.
     return Moments(result.mean, result.gain * scale, result.var)

@@ -41,7 +41,9 @@ _TERMS = {torch.float64: 17, torch.float32: 11}
 
 def _interpolate(function: Callable[[Decimal], Decimal], count: int) -> list[Decimal]:
     """Monomial coefficients of the polynomial through Chebyshev's points of [0, 1]."""
-    nodes = [Decimal(0.5 + 0.5 * math.cos((2 * j + 1) * math.pi / (2 * count))) for j in range(count)]
+    nodes = [
+        Decimal(0.5 + 0.5 * math.cos((2 * j + 1) * math.pi / (2 * count))) for j in range(count)
+    ]
     table = [function(x) for x in nodes]
     for level in range(1, count):  # Newton's divided differences
         for j in range(count - 1, level - 1, -1):
@@ -59,9 +61,7 @@ def _fit(power: int, function: Callable[[Decimal], Decimal]) -> ExponentialSum:
     with localcontext() as context:
         context.prec = 60
         return {
-            dtype: tuple(
-                (power + k, float(c)) for k, c in enumerate(_interpolate(function, count))
-            )
+            dtype: tuple((power + k, float(c)) for k, c in enumerate(_interpolate(function, count)))
             for dtype, count in _TERMS.items()
         }
 
@@ -82,47 +82,48 @@ MISH_RIGHT = _fit(2, lambda w: 2 / _mish_denominator(w))
 MISH_RIGHT_SQUARED = _fit(4, lambda w: (2 / _mish_denominator(w)) ** 2)
 
 
-def half_moments(mean: Tensor, var: Tensor, power: int, *sums: ExponentialSum) -> list[Tensor]:
-    """``E[|x|ᵖ r(x); x < 0]`` for each exponential sum ``r`` given, all with the same ``power``.
+def half_moments(mean: Tensor, var: Tensor, *wanted: tuple[int, ExponentialSum]) -> list[Tensor]:
+    """``E[|x|ᵖ r(x); x < 0]`` for each pair ``(p, r)`` of a power and an exponential sum.
 
     Args:
         mean: means of ``x``.
         var: variances of ``x``, all positive.
-        power: ``p``, from 0 to 2.
-        *sums: exponential sums from this module.
+        *wanted: powers from 0 to 2, with exponential sums from this module.
 
     Returns:
-        One tensor per sum, of ``mean``'s shape, none negative where ``r`` is not.
+        One tensor per pair, of ``mean``'s shape, none negative where ``r`` is not.
     """
+    tables = [(power, dict(series[mean.dtype])) for power, series in wanted]
+    count = max(max(table) for _, table in tables)
     std = var.sqrt()
-    z = mean / std
-    density = pdf(z)
-    tables = [dict(s[mean.dtype]) for s in sums]
-    totals = [torch.zeros_like(mean) for _ in sums]
-    for k in sorted(set().union(*tables)):
-        term = _half_moment(k, mean, std, z, density, power)
-        for i, table in enumerate(tables):
-            if k in table:
-                totals[i] = totals[i] + table[k] * term
-    return [total * std**power for total in totals]
+    terms = _half_moments(torch.arange(1, count + 1, device=mean.device), mean, std)
+    results = []
+    for power, table in tables:
+        row = [table.get(k, 0.0) for k in range(1, count + 1)]
+        coefficients = torch.tensor(row, dtype=mean.dtype, device=mean.device)
+        results.append(terms[power] @ coefficients * std**power)
+    return results
 
 
 def half_moment(k: int, mean: Tensor, var: Tensor) -> Tensor:
     """``E[e^{kx}; x < 0]`` for positive variances."""
-    std = var.sqrt()
+    exponent = torch.tensor([k], device=mean.device)
+    return _half_moments(exponent, mean, var.sqrt())[0].squeeze(-1)
+
+
+def _half_moments(k: Tensor, mean: Tensor, std: Tensor) -> list[Tensor]:
+    """``E[|x/σ|ᵖ e^{kx}; x < 0]`` for ``p = 0, 1, 2``, along a new last dimension of ``k``."""
+    mean, std = mean.unsqueeze(-1), std.unsqueeze(-1)
     z = mean / std
-    return _half_moment(k, mean, std, z, pdf(z), 0)
-
-
-def _half_moment(
-    k: int, mean: Tensor, std: Tensor, z: Tensor, density: Tensor, power: int
-) -> Tensor:
-    """``E[|x/σ|ᵖ e^{kx}; x < 0]``."""
     a = z + k * std
     outside = a >= 0  # the tilted bulk lies at x > 0: only its tail counts
-    tail = density * scaled_partial_moments(torch.where(outside, a, 0), max(power, 1))[power]
+    tails = scaled_partial_moments(torch.where(outside, a, 0))
     b = torch.where(outside, 0, -a)
     q, first, second = upper_partial_moments(b)
-    inner = (1 - q, b + first, 1 + b * b - second)[power]
-    exponent = torch.where(outside, 0, k * mean + 0.5 * (k * std) ** 2)
-    return torch.where(outside, tail, torch.exp(exponent) * inner)
+    bulks = (1 - q, b + first, 1 + b * b - second)
+    growth = torch.exp(torch.where(outside, 0, k * mean + 0.5 * (k * std) ** 2))
+    density = pdf(z)
+    return [
+        torch.where(outside, density * tail, growth * bulk)
+        for tail, bulk in zip(tails, bulks, strict=True)
+    ]

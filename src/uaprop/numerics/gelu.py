@@ -21,7 +21,7 @@ from torch import Tensor
 from .localised import localised_moments, tabulate
 from .moments import Moments, piecewise, reflected, working_precision
 from .normal import pdf, upper_partial_moments
-from .quadrature import hermite
+from .quadrature import hermite, tensors
 from .smooth import Jet, smooth_moments
 from .widths import by_width
 
@@ -94,12 +94,10 @@ def _erf_tail(mean: Tensor, var: Tensor) -> Moments:
     """Far on the left: ``E[f²] = K E[(x erfcx(-x/√2)/2)²]`` under the absorbed density."""
     scale = 1 + 2 * var
     centre, std = mean / scale, (var / scale).sqrt()
-    square = torch.zeros_like(mean)
-    for node, weight in _TAIL_RULE:
-        x = centre + node * std
-        value = 0.5 * x * torch.special.erfcx(-x * _SQRT_HALF)
-        square = square + weight * value * value
-    square = square * torch.exp(-mean * mean / scale) / scale.sqrt()
+    nodes, weights = tensors(_TAIL_RULE, mean)
+    x = centre.unsqueeze(-1) + std.unsqueeze(-1) * nodes
+    values = 0.5 * x * torch.special.erfcx(-x * _SQRT_HALF)
+    square = values.square() @ weights * torch.exp(-mean * mean / scale) / scale.sqrt()
     first, gain = _erf_mean_gain(mean, var)
     return Moments(first, gain, square - first * first)
 

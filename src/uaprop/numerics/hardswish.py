@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .localised import localised_moments, tabulate
-from .moments import Moments, reflected, standard, working_precision
+from .moments import Moments, folded, reflected, standard, working_precision
 from .normal import upper_partial_moments
 from .widths import by_width
 
@@ -22,14 +22,16 @@ _NODES = tabulate(lambda x: (x * (x - 3) / 6, (2 * x - 3) / 6), 3.0, 20)
 
 
 def _beyond(distance: Tensor, var: Tensor) -> list[Tensor]:
-    """``[Q, σ I₁, σ² I₂, σ³ I₃, σ⁴ I₄]`` at a distance from the mean."""
+    """``[Q, σ I₁, σ² I₂, σ³ I₃, σ⁴ I₄]`` at a distance from the mean, which is not negative."""
     std, t = standard(distance, var)
-    return [std**n * moment for n, moment in enumerate(upper_partial_moments(t.abs(), 4))]
+    moments = upper_partial_moments(torch.where(var > 0, t, 1e10), 4)
+    return [std**n * moment for n, moment in enumerate(moments)]
 
 
 def _narrow(mean: Tensor, var: Tensor) -> Moments:
-    q, y, y2, y3, y4 = _beyond(mean + 3, var)
-    p, u, u2, u3, u4 = _beyond(mean - 3, var)
+    inside = mean >= -3
+    q, y, y2, y3, y4 = _beyond(-folded(mean + 3, inside), var)
+    p, u, u2, u3, u4 = _beyond(3 - mean, var)
     right_mean = -(3 * u + u2) / 6
     right_gain = -(3 * p + 2 * u) / 6
     # outside, m < -3: f = (y² - 3y)/6 beyond the near kink, corrected beyond the far one
@@ -50,7 +52,6 @@ def _narrow(mean: Tensor, var: Tensor) -> Moments:
         - (u4 + 6 * u3 + 9 * u2) / 36
     )
     in_gain = slope + (3 * q + 2 * y) / 6 + right_gain
-    inside = mean >= -3
     return Moments(
         torch.where(inside, value + shift, out_mean),
         torch.where(inside, in_gain, out_gain),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .moments import Moments
 from .normal import SQRT_2PI
-from .quadrature import legendre
+from .quadrature import legendre, tensors
 from .widths import positive_part
 
 __all__ = ["Node", "localised_moments", "tabulate"]
@@ -35,26 +35,23 @@ def tabulate(
     function: Callable[[float], tuple[float, float]], reach: float, count: int
 ) -> tuple[Node, ...]:
     """Nodes on ``[0, reach]`` with the values and slopes of ``r`` there."""
-    return tuple(
-        Node(reach * x, reach * w, *function(reach * x)) for x, w in legendre(count)
-    )
+    return tuple(Node(reach * x, reach * w, *function(reach * x)) for x, w in legendre(count))
 
 
 def localised_moments(mean: Tensor, var: Tensor, nodes: Sequence[Node]) -> Moments:
     """Moments for means that are not positive and noise wider than the features of ``r``."""
     tail, positive, positive2 = positive_part(mean, var)
     std = var.sqrt()
-    z = mean / std
-    value = square = product = slope = torch.zeros_like(mean)
-    for node in nodes:
-        step = node.position / std
-        right = torch.exp(-0.5 * (step - z) ** 2)
-        left = torch.exp(-0.5 * (step + z) ** 2)
-        both = right + left
-        value = value + node.weight * node.value * both
-        square = square + node.weight * node.value**2 * both
-        product = product + node.weight * node.position * node.value * right
-        slope = slope + node.weight * node.slope * (right - left)
+    z = (mean / std).unsqueeze(-1)
+    positions, weights, values, slopes = tensors(nodes, mean)
+    steps = positions / std.unsqueeze(-1)
+    right = torch.exp(-0.5 * (steps - z) ** 2)
+    left = torch.exp(-0.5 * (steps + z) ** 2)
+    both = right + left
+    value = both @ (weights * values)
+    square = both @ (weights * values * values)
+    product = right @ (weights * positions * values)
+    slope = (right - left) @ (weights * slopes)
     scale = 1 / (SQRT_2PI * std)
     first = positive + scale * value
     second = positive2 + scale * (2 * product + square)

@@ -25,14 +25,15 @@ from .exponential_sums import (
     SOFTPLUS_SQUARED,
     half_moments,
 )
-from .moments import Moments, piecewise, reflected, working_precision
-from .quadrature import legendre
+from .moments import Moments, folded, piecewise, reflected, scaled, working_precision
+from .quadrature import legendre, tensors
 from .smooth import Jet, smooth_moments
 from .widths import bounded, by_width, positive_part
 
 __all__ = ["logsigmoid", "sigmoid", "silu", "softplus", "tanh"]
 
 _PATH = legendre(5)
+_NARROW = 0.8  # σ up to which Gauss-Hermite quadrature has all digits
 
 
 # ---------------------------------------------------------------- sigmoid and tanh
@@ -53,8 +54,8 @@ def _sigmoid_pair(x: Tensor) -> tuple[Tensor, Tensor]:
 def _sigmoid_wide(mean: Tensor, var: Tensor) -> Moments:
     mean, var = bounded(mean, var)
     tail, _, _ = positive_part(mean, var)
-    left, left2 = half_moments(mean, var, 0, LOGISTIC, LOGISTIC_SQUARED)
-    right, right2 = half_moments(-mean, var, 0, LOGISTIC, LOGISTIC_SQUARED)
+    left, left2 = half_moments(mean, var, (0, LOGISTIC), (0, LOGISTIC_SQUARED))
+    right, right2 = half_moments(-mean, var, (0, LOGISTIC), (0, LOGISTIC_SQUARED))
     first = left + (tail - right)
     second = left2 + (tail - 2 * right + right2)
     return Moments(first, left - left2 + right - right2, second - first * first)
@@ -64,15 +65,16 @@ def _sigmoid_left(mean: Tensor, var: Tensor) -> Moments:
     def narrow(m: Tensor, v: Tensor) -> Moments:
         return smooth_moments(_sigmoid_jet, _sigmoid_pair, m, v)
 
-    return by_width(narrow, _sigmoid_wide, 1.0, mean, var)
+    return by_width(narrow, _sigmoid_wide, _NARROW, mean, var)
 
 
 @working_precision
 def sigmoid(mean: Tensor, var: Tensor) -> Moments:
     """``1/(1+e^{-x})``, from its moments at ``-|m|`` by ``s(x) = 1 - s(-x)``."""
-    left = _sigmoid_left(-mean.abs(), var)
+    right = mean > 0
+    left = _sigmoid_left(folded(mean, right), var)
     plain = torch.sigmoid(mean)
-    value = torch.where(mean > 0, 1 - left.mean, left.mean)
+    value = torch.where(right, 1 - left.mean, left.mean)
     return Moments(torch.where(var > 0, value, plain), left.gain, left.var)
 
 
@@ -82,7 +84,7 @@ def tanh(mean: Tensor, var: Tensor) -> Moments:
 
     Near zero the mean is ``m`` times the average gain on the way from 0, so that it keeps its digits.
     """
-    result = _sigmoid_left(-2 * mean.abs(), 4 * var)
+    result = _sigmoid_left(scaled(folded(mean, mean > 0), 2), scaled(var, 4))
     return Moments(_tanh_mean(mean, var, result.mean), 4 * result.gain, 4 * result.var)
 
 
@@ -91,10 +93,10 @@ def _tanh_mean(mean: Tensor, var: Tensor, sigmoid_mean: Tensor) -> Tensor:
     small = mean.abs() < 0.1
 
     def slope(m: Tensor, v: Tensor) -> Moments:
-        total = torch.zeros_like(m)
-        for node, weight in _PATH:
-            total = total + weight * _sigmoid_left(-2 * (node * m).abs(), 4 * v).gain
-        return Moments(4 * total * m, m, v)
+        nodes, weights = tensors(_PATH, m)
+        way = 2 * folded(m, m > 0).unsqueeze(-1) * nodes
+        gains = _sigmoid_left(way, scaled(v, 4).unsqueeze(-1).expand(way.shape)).gain
+        return Moments(4 * m * (gains @ weights), m, v)
 
     def far(m: Tensor, v: Tensor) -> Moments:
         return Moments(m, m, v)
@@ -122,9 +124,12 @@ def _softplus_pair(x: Tensor) -> tuple[Tensor, Tensor]:
 def _softplus_wide(mean: Tensor, var: Tensor) -> Moments:
     tail, positive, positive2 = positive_part(mean, var)
     mean, var = bounded(mean, var)
-    logistic, left, left2 = half_moments(mean, var, 0, LOGISTIC, SOFTPLUS, SOFTPLUS_SQUARED)
-    logistic_r, right, right2 = half_moments(-mean, var, 0, LOGISTIC, SOFTPLUS, SOFTPLUS_SQUARED)
-    (product,) = half_moments(-mean, var, 1, SOFTPLUS)
+    logistic, left, left2 = half_moments(
+        mean, var, (0, LOGISTIC), (0, SOFTPLUS), (0, SOFTPLUS_SQUARED)
+    )
+    logistic_r, right, right2, product = half_moments(
+        -mean, var, (0, LOGISTIC), (0, SOFTPLUS), (0, SOFTPLUS_SQUARED), (1, SOFTPLUS)
+    )
     first = positive + left + right
     second = positive2 + 2 * product + left2 + right2
     return Moments(first, logistic + (tail - logistic_r), second - first * first)
@@ -134,17 +139,15 @@ def _softplus_left(mean: Tensor, var: Tensor) -> Moments:
     def narrow(m: Tensor, v: Tensor) -> Moments:
         return smooth_moments(_softplus_jet, _softplus_pair, m, v)
 
-    return by_width(narrow, _softplus_wide, 1.0, mean, var)
+    return by_width(narrow, _softplus_wide, _NARROW, mean, var)
 
 
 @working_precision
 def softplus(mean: Tensor, var: Tensor, beta: float = 1.0) -> Moments:
     """``log(1 + e^{βx})/β``; torch's switch to ``x`` at ``βx > threshold`` changes nothing in value."""
-    scaled = reflected(_softplus_left, beta * mean, beta * beta * var)
-    plain = F.softplus(mean, beta)
-    return Moments(
-        torch.where(var > 0, scaled.mean / beta, plain), scaled.gain, scaled.var / (beta * beta)
-    )
+    result = reflected(_softplus_left, scaled(mean, beta), scaled(var, beta * beta))
+    value = torch.where(var > 0, result.mean / beta, F.softplus(mean, beta))
+    return Moments(value, result.gain, result.var / (beta * beta))
 
 
 @working_precision
@@ -171,12 +174,18 @@ def _silu_pair(x: Tensor) -> tuple[Tensor, Tensor]:
 def _silu_wide(mean: Tensor, var: Tensor) -> Moments:
     tail, positive, positive2 = positive_part(mean, var)
     mean, var = bounded(mean, var)
-    (s,) = half_moments(mean, var, 0, LOGISTIC)
-    (s_r,) = half_moments(-mean, var, 0, LOGISTIC)
-    left, left_sq = half_moments(mean, var, 1, LOGISTIC, LOGISTIC_SQUARED)
-    right, right_sq = half_moments(-mean, var, 1, LOGISTIC, LOGISTIC_SQUARED)
-    (square,) = half_moments(mean, var, 2, LOGISTIC_SQUARED)
-    product, square_r = half_moments(-mean, var, 2, LOGISTIC, LOGISTIC_SQUARED)
+    s, left, left_sq, square = half_moments(
+        mean, var, (0, LOGISTIC), (1, LOGISTIC), (1, LOGISTIC_SQUARED), (2, LOGISTIC_SQUARED)
+    )
+    s_r, right, right_sq, square_r, product = half_moments(
+        -mean,
+        var,
+        (0, LOGISTIC),
+        (1, LOGISTIC),
+        (1, LOGISTIC_SQUARED),
+        (2, LOGISTIC_SQUARED),
+        (2, LOGISTIC),
+    )
     first = positive - left - right
     second = positive2 - 2 * product + square + square_r
     gain = (s - left + left_sq) + (tail - s_r + right - right_sq)
@@ -187,7 +196,7 @@ def _silu_left(mean: Tensor, var: Tensor) -> Moments:
     def narrow(m: Tensor, v: Tensor) -> Moments:
         return smooth_moments(_silu_jet, _silu_pair, m, v)
 
-    return by_width(narrow, _silu_wide, 1.0, mean, var)
+    return by_width(narrow, _silu_wide, _NARROW, mean, var)
 
 
 @working_precision

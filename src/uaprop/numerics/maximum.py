@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .moments import Moments
+from .moments import Moments, folded
 from .rectified import relu
 
 __all__ = ["Marginal", "larger", "sharp_union", "tournament"]
@@ -24,7 +24,9 @@ __all__ = ["Marginal", "larger", "sharp_union", "tournament"]
 Marginal = tuple[Tensor, Tensor]
 
 
-def sharp_union(positive_part: Callable[[Tensor, Tensor], Moments], a: Marginal, b: Marginal) -> Marginal:
+def sharp_union(
+    positive_part: Callable[[Tensor, Tensor], Moments], a: Marginal, b: Marginal
+) -> Marginal:
     """Moments of ``h + f(l - h)`` for a function ``f`` with ``f(x) = x + f(-x)``.
 
     ReLU gives the maximum, softplus the log-sum-exp. ``Cov(h, f(D)) = -v_h E[f'(D)]`` by Stein.
@@ -33,7 +35,7 @@ def sharp_union(positive_part: Callable[[Tensor, Tensor], Moments], a: Marginal,
     high = mean_a >= mean_b
     mean_h = torch.where(high, mean_a, mean_b)
     var_h = torch.where(high, var_a, var_b)
-    gap = positive_part(-(mean_a - mean_b).abs(), var_a + var_b)
+    gap = positive_part(folded(mean_a - mean_b, high), var_a + var_b)
     return mean_h + gap.mean, (var_h * (1 - 2 * gap.gain) + gap.var).clamp_min(0)
 
 

@@ -6,6 +6,8 @@ On the right ``mish(x) = x + h(x)`` with the small ``h(x) = -2x/((1+e^x)² + 1)`
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -74,42 +76,45 @@ def _right_jet(x: Tensor) -> Jet:
     return Jet(*_right_pair(x), *_curvature(x))
 
 
-def _wide(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``E[r], E[r²], E[x r; x > 0]`` of ``r = mish - x₊``."""
-    mean, var = bounded(mean, var)
-    (left,) = half_moments(mean, var, 1, MISH_LEFT)
-    (left2,) = half_moments(mean, var, 2, MISH_LEFT_SQUARED)
-    (right,) = half_moments(-mean, var, 1, MISH_RIGHT)
-    product, right2 = half_moments(-mean, var, 2, MISH_RIGHT, MISH_RIGHT_SQUARED)
-    return -left - right, left2 + right2, -product
+class _Remainder(NamedTuple):
+    """Moments of ``r = mish - x₊``: on the left ``-|x| M``, on the right ``-x N``."""
+
+    mean: Tensor
+    square: Tensor
+    left_product: Tensor  # E[x r; x < 0]
+    right_product: Tensor  # E[x r; x > 0]
+    gain: Tensor
 
 
-def _gain(mean: Tensor, var: Tensor, value: Tensor) -> Tensor:
-    """``E[f'] = Cov(x, f)/v = E[(x - m) f]/v``, Stein's lemma read backwards."""
+def _remainder(mean: Tensor, var: Tensor) -> _Remainder:
     mean, var = bounded(mean, var)
-    (left,) = half_moments(mean, var, 2, MISH_LEFT)
-    (right,) = half_moments(-mean, var, 2, MISH_RIGHT)
-    return (left - right - mean * value) / var
+    left, left_product, left_square = half_moments(
+        mean, var, (1, MISH_LEFT), (2, MISH_LEFT), (2, MISH_LEFT_SQUARED)
+    )
+    right, right_product, right_square = half_moments(
+        -mean, var, (1, MISH_RIGHT), (2, MISH_RIGHT), (2, MISH_RIGHT_SQUARED)
+    )
+    value = -left - right
+    # E[r'] = Cov(x, r)/v, Stein's lemma read backwards
+    gain = (left_product - right_product - mean * value) / var
+    return _Remainder(value, left_square + right_square, left_product, -right_product, gain)
 
 
 def _left_wide(mean: Tensor, var: Tensor) -> Moments:
     tail, positive, positive2 = positive_part(mean, var)
-    value, square, product = _wide(mean, var)
-    first = positive + value
-    second = positive2 + 2 * product + square
-    return Moments(first, tail + _gain(mean, var, value), second - first * first)
+    r = _remainder(mean, var)
+    first = positive + r.mean
+    second = positive2 + 2 * r.right_product + r.square
+    return Moments(first, tail + r.gain, second - first * first)
 
 
 def _right_wide(mean: Tensor, var: Tensor) -> Moments:
-    # h = mish - x = r + (-x)₊, and x h = -x² on the left where x r is left out
+    # h = mish - x = r + (-x)₊, so h² = r² - 2 x r + x² on the left
     tail, negative, negative2 = positive_part(-mean, var)
-    value, square, _ = _wide(mean, var)
-    bounded_mean, bounded_var = bounded(mean, var)
-    (left,) = half_moments(bounded_mean, bounded_var, 2, MISH_LEFT)
-    first = negative + value
-    second = negative2 - 2 * left + square
-    gain = _gain(mean, var, value) - tail
-    return Moments(first, gain, second - first * first)
+    r = _remainder(mean, var)
+    first = negative + r.mean
+    second = negative2 - 2 * r.left_product + r.square
+    return Moments(first, r.gain - tail, second - first * first)
 
 
 def _left(mean: Tensor, var: Tensor) -> Moments:
@@ -130,7 +135,5 @@ def _right(mean: Tensor, var: Tensor) -> Moments:
 @working_precision
 def mish(mean: Tensor, var: Tensor) -> Moments:
     """``x tanh(softplus(x))``."""
-    result = piecewise(
-        mean <= 0, _left, _right, mean, var, safe=((-1.0, 0.25), (1.0, 0.25))
-    )
+    result = piecewise(mean <= 0, _left, _right, mean, var, safe=((-1.0, 0.25), (1.0, 0.25)))
     return result._replace(mean=torch.where(var > 0, result.mean, F.mish(mean)))

@@ -9,7 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "piecewise", "reflected", "standard", "working_precision"]
+__all__ = [
+    "Moments",
+    "folded",
+    "in_chunks",
+    "piecewise",
+    "reflected",
+    "scaled",
+    "standard",
+    "working_precision",
+]
 
 
 class Moments(NamedTuple):
@@ -25,6 +34,7 @@ class Moments(NamedTuple):
 
 
 MomentFunction = Callable[..., Moments]
+_CHUNK = 2**13  # elements
 
 
 def working_precision(function: MomentFunction) -> MomentFunction:
@@ -64,6 +74,21 @@ def standard(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(positive, root, 0), torch.where(positive, ratio, sign)
 
 
+def folded(x: Tensor, positive: Tensor) -> Tensor:
+    """``-|x|``, with the slope that belongs to the side ``positive`` says, also at zero.
+
+    The derivative of ``abs`` at 0 is 0 in torch, which would be the wrong gradient of a function that is
+    put together from two halves there.
+    """
+    return torch.where(positive, -x, x)
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """``factor · x``, finite for finite ``x``."""
+    largest = torch.finfo(x.dtype).max
+    return (factor * x).clamp(-largest, largest)
+
+
 def _lazily(*tensors: Tensor) -> bool:
     """Whether the values may be looked at: on a CPU, and not while the program is being traced."""
     return not torch.compiler.is_compiling() and all(
@@ -78,6 +103,7 @@ def piecewise(
     elsewhere: MomentFunction,
     mean: Tensor,
     var: Tensor,
+    *bounds: Tensor,
     safe: tuple[tuple[float, float], tuple[float, float]],
 ) -> Moments:
     """Two formulas, each for its own region: ``here`` where ``condition`` holds.
@@ -85,16 +111,17 @@ def piecewise(
     In eager mode on a CPU every formula is computed only on the elements that need it. Where
     values cannot be looked at (a trace, another device) both are computed everywhere and chosen
     from, each fed the harmless ``safe`` point ``(mean, var)`` outside its region, so that neither
-    values nor gradients from there can leak in.
+    values nor gradients from there can leak in. ``bounds`` are further arguments, of the mean's shape.
     """
     if _lazily(mean, var):
+        arguments = (mean, var, *bounds)
         if bool(condition.all()):
-            return here(mean, var)
+            return in_chunks(here, *arguments)
         if not bool(condition.any()):
-            return elsewhere(mean, var)
+            return in_chunks(elsewhere, *arguments)
         other = ~condition
-        inside = here(mean[condition], var[condition])
-        outside = elsewhere(mean[other], var[other])
+        inside = in_chunks(here, *(t[condition] for t in arguments))
+        outside = in_chunks(elsewhere, *(t[other] for t in arguments))
         return Moments(
             *(
                 torch.zeros_like(mean).masked_scatter(condition, a).masked_scatter(other, b)
@@ -102,11 +129,26 @@ def piecewise(
             )
         )
     (m_in, v_in), (m_out, v_out) = safe
-    inside = here(torch.where(condition, mean, m_in), torch.where(condition, var, v_in))
-    outside = elsewhere(torch.where(condition, m_out, mean), torch.where(condition, v_out, var))
-    return Moments(
-        *(torch.where(condition, a, b) for a, b in zip(inside, outside, strict=True))
+    inside = here(torch.where(condition, mean, m_in), torch.where(condition, var, v_in), *bounds)
+    outside = elsewhere(
+        torch.where(condition, m_out, mean), torch.where(condition, v_out, var), *bounds
     )
+    return Moments(*(torch.where(condition, a, b) for a, b in zip(inside, outside, strict=True)))
+
+
+def in_chunks(function: MomentFunction, *arguments: Tensor) -> Moments:
+    """A function of tensors of one shape, in pieces that stay in the processor's cache.
+
+    A quadrature holds dozens of values for each element at a time.
+    """
+    shape = arguments[0].shape
+    if shape.numel() <= _CHUNK or not _lazily(*arguments):
+        return function(*arguments)
+    pieces = [
+        function(*part)
+        for part in zip(*(t.reshape(-1).split(_CHUNK) for t in arguments), strict=True)
+    ]
+    return Moments(*(torch.cat(column).view(shape) for column in zip(*pieces, strict=True)))
 
 
 def reflected(function: MomentFunction, mean: Tensor, var: Tensor) -> Moments:
@@ -116,8 +158,8 @@ def reflected(function: MomentFunction, mean: Tensor, var: Tensor) -> Moments:
     large cancels there, and on the right ``f`` is the identity plus the same small function:
     ``Var f(x) = v (1 - 2 g) + Var f(-x)``, with ``g`` the gain at ``-|mean|``.
     """
-    left = function(-mean.abs(), var)
     right = mean > 0
+    left = function(folded(mean, right), var)
     return Moments(
         torch.where(right, mean + left.mean, left.mean),
         torch.where(right, 1 - left.gain, left.gain),

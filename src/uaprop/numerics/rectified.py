@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from .moments import Moments, standard, working_precision
+from .moments import Moments, folded, standard, working_precision
 from .normal import upper_partial_moments
 
 __all__ = ["absolute", "clamp_max", "clamp_min", "kinked", "leaky", "relu"]
@@ -28,8 +28,8 @@ __all__ = ["absolute", "clamp_max", "clamp_min", "kinked", "leaky", "relu"]
 def kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tensor) -> Moments:
     """Slope ``left`` for negative ``x``, slope ``right`` for positive ``x``."""
     std, z = standard(mean, var)
-    tail, first, second = upper_partial_moments(z.abs())
     positive = mean > 0
+    tail, first, second = upper_partial_moments(-folded(z, positive))
     # as tensors: torch.where would take two numbers for float32
     left = torch.as_tensor(left, dtype=mean.dtype, device=mean.device)
     right = torch.as_tensor(right, dtype=mean.dtype, device=mean.device)
@@ -44,7 +44,7 @@ def kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tenso
 
 @working_precision
 def relu(mean: Tensor, var: Tensor) -> Moments:
-    """``max(x, 0)``; the report's equations (15) and (16) with erratum 1 corrected."""
+    """``max(x, 0)``; the report's equations (19) and (20) with erratum 1 corrected."""
     return kinked(mean, var, 0.0, 1.0)
 
 
@@ -66,8 +66,8 @@ def absolute(mean: Tensor, var: Tensor) -> Moments:
 def clamp_min(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
     """``max(x, bound)``, a ReLU moved to ``bound``."""
     std, z = standard(mean - bound, var)
-    tail, first, second = upper_partial_moments(z.abs())
     above = mean >= bound
+    tail, first, second = upper_partial_moments(-folded(z, above))
     return Moments(
         torch.where(above, mean, bound).to(mean.dtype) + std * first,
         torch.where(above, 1 - tail, tail),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .moments import Moments, piecewise
-from .quadrature import hermite
+from .quadrature import hermite, tensors
 
 __all__ = ["Jet", "smooth_moments"]
 
@@ -65,16 +65,14 @@ def smooth_moments(
         )
 
     def quadrature(m: Tensor, v: Tensor) -> Moments:
-        std = v.sqrt()
+        nodes, weights = tensors(rule, m)
         centre, _ = pair(m)
-        first = second = gain = torch.zeros_like(m)
-        for node, weight in rule:
-            value, slope = pair(m + node * std)
-            difference = value - centre
-            first = first + weight * difference
-            second = second + weight * difference * difference
-            gain = gain + weight * slope
-        return Moments(centre + first, gain, second - first * first)
+        values, slopes = pair(m.unsqueeze(-1) + v.sqrt().unsqueeze(-1) * nodes)
+        differences = values - centre.unsqueeze(-1)
+        first = differences @ weights
+        return Moments(
+            centre + first, slopes @ weights, differences.square() @ weights - first * first
+        )
 
     return piecewise(
         var < threshold**2, expansion, quadrature, mean, var, safe=((0.0, 0.0), (0.0, 1.0))

@@ -27,8 +27,8 @@ def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of softmax along ``dim``; same shapes as the logits'."""
     dtype = mean.dtype
     if dtype in (torch.float16, torch.bfloat16):
-        result = softmax(mean.float(), var.float(), dim)
-        return result[0].to(dtype), result[1].to(dtype)
+        value, spread = softmax(mean.float(), var.float(), dim)
+        return value.to(dtype), spread.to(dtype)
     m, v = mean.movedim(dim, -1), var.movedim(dim, -1)
     count = m.shape[-1]
     size = 1 << max(count - 1, 0).bit_length()

@@ -20,15 +20,13 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-@rule(F.relu, torch.relu, T.relu, source="the report, eq. 15-16, sign of eq. 16 corrected")
+@rule(F.relu, torch.relu, T.relu, source="the report, eq. 19-20, a sign of eq. 20 corrected")
 def relu(input: Random, inplace: bool = False) -> Elementwise:
     return Elementwise((input,), rectified.relu)
 
 
 @rule(F.leaky_relu)
-def leaky_relu(
-    input: Random, negative_slope: float = 0.01, inplace: bool = False
-) -> Elementwise:
+def leaky_relu(input: Random, negative_slope: float = 0.01, inplace: bool = False) -> Elementwise:
     moments = functools.partial(rectified.leaky, negative_slope=negative_slope)
     return Elementwise((input,), moments)
 

@@ -77,16 +77,19 @@ def _register_transpose(operation: Callable[..., Any]) -> None:
     transposed.__name__ = operation.__name__
 
 
-for _operation in (F.conv1d, F.conv2d, F.conv3d):
-    _register_convolution(_operation)
-for _operation in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d):
-    _register_transpose(_operation)
+_register_convolution(F.conv1d)
+_register_convolution(F.conv2d)
+_register_convolution(F.conv3d)
+_register_transpose(F.conv_transpose1d)
+_register_transpose(F.conv_transpose2d)
+_register_transpose(F.conv_transpose3d)
 
 
 @rule(F.linear)
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     if isinstance(bias, Random):
-        return F.linear(input, weight) + bias
+        offset: Any = bias
+        return F.linear(input, weight) + offset
     return product(F.linear, input, weight, bias)
 
 

@@ -122,8 +122,11 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Linear:
 def pow(input: Any, exponent: Any) -> Any:
     if isinstance(exponent, Random):
         if isinstance(input, int | float) and input > 0:
-            return torch.exp(exponent * math.log(input))  # type: ignore[operator]
-        raise UnsupportedOperation("", reason="the exponent is random and the base not a positive number")
+            power: Any = exponent
+            return torch.exp(power * math.log(input))
+        raise UnsupportedOperation(
+            "", reason="the exponent is random and the base not a positive number"
+        )
     if isinstance(exponent, Tensor) and exponent.ndim == 0:
         exponent = exponent.item()
     if not isinstance(exponent, int | float) or exponent != int(exponent) or exponent < 0:

@@ -93,7 +93,7 @@ def _window_lengths(size: int, out: int) -> list[int]:
 
 def adaptive_average(input: Random, output_size: Any, dims: int) -> Linear:
     """Adaptive average pooling; the squared map divides by each window's own length again."""
-    operation = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
+    operation: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
     sizes = input.shape[-dims:]
     wanted = _per_dim(output_size, dims) if output_size is not None else (None,) * dims
     outs = [out if out is not None else size for out, size in zip(wanted, sizes, strict=True)]
@@ -142,7 +142,7 @@ def _largest_along(
 
     def shifted(tensor: Tensor, k: int) -> Tensor:
         start = k * dilation
-        index = (..., slice(start, start + span, stride), *[slice(None)] * (-dim - 1))
+        index: Any = (..., slice(start, start + span, stride), *[slice(None)] * (-dim - 1))
         return tensor[index]
 
     return tournament([(shifted(mean, k), shifted(var, k)) for k in range(kernel)])

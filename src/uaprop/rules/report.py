@@ -22,6 +22,6 @@ def report_sigmoid(input: Any, lam: float = report.LAMBDA) -> Any:
     return torch.sigmoid(input)
 
 
-@rule(report_sigmoid, exact=False, source="the report, eq. 18-19; Daunizeau (2017)")
+@rule(report_sigmoid, exact=False, source="the report, eq. 22-23; Daunizeau (2017)")
 def sigmoid_of_the_report(input: Random, lam: float = report.LAMBDA) -> Elementwise:
     return Elementwise((input,), functools.partial(report.sigmoid, lam=lam))

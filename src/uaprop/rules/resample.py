@@ -56,7 +56,9 @@ def interpolate(
         wide = [length if i == dim else 2 for i in range(dims)]
         factors: Any = None
         if scale_factor is not None:
-            given = scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims
+            given = (
+                scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * dims
+            )
             factors = [given[i] if i == dim else 1.0 for i in range(dims)]
         sizes: Any = None
         if size is not None:

@@ -1,0 +1,110 @@
+"""Models on Gaussians under torch.compile and torch.export, without a break in the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import uaprop as ua
+
+from .cases import CASES, Case
+from .oracles import random_input
+
+# Dynamo puts these two functions into its graph without asking their argument for
+# __torch_function__, so they cannot be traced on a Gaussian yet.
+NOT_TRACEABLE = {"hard_swish", "hardsigmoid"}
+
+
+class Network(nn.Module):
+    """Views, in-place operations, a skip connection, several outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect")
+        self.norm = nn.BatchNorm2d(4)
+        self.act = nn.ReLU(inplace=True)
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Any) -> dict[str, Any]:
+        h = self.act(self.norm(self.conv(x)))
+        a, b = h.chunk(2, dim=1)
+        a += nn.functional.silu(b)
+        h = self.pool(torch.cat([a, b], 1) + h)
+        score = self.head(torch.flatten(h, 1))
+        return {"score": score, "probability": torch.softmax(score, 1)}
+
+
+@pytest.fixture
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    model = Network().eval()
+    model.norm.running_mean.normal_()
+    model.norm.running_var.uniform_(0.5, 2)
+    return model.double()
+
+
+@pytest.fixture
+def x() -> ua.Gaussian:
+    return ua.Gaussian(torch.randn(3, 2, 4, 4, dtype=torch.float64), 0.2)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_operation_traces(case: Case) -> None:
+    if case.rule in NOT_TRACEABLE:
+        pytest.skip("torch.compile does not ask for __torch_function__ here")
+    torch._dynamo.reset()
+    x = random_input(case.shape)
+    eager = case.call(x)
+    traced = torch.compile(case.call, fullgraph=True, backend="eager")(random_input(case.shape))
+    torch.testing.assert_close(traced.loc, eager.loc, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(traced.cov.var, eager.cov.var, rtol=1e-12, atol=1e-14)
+
+
+def test_inductor_agrees_with_eager(network: nn.Module, x: ua.Gaussian) -> None:
+    torch._dynamo.reset()
+    eager = network(x)
+    with torch.no_grad():
+        compiled = torch.compile(network, fullgraph=True)(x)
+    for name, y in eager.items():
+        torch.testing.assert_close(compiled[name].loc, y.loc)
+        torch.testing.assert_close(compiled[name].cov.var, y.cov.var)
+
+
+def test_gradients_under_compilation(network: nn.Module, x: ua.Gaussian) -> None:
+    torch._dynamo.reset()
+
+    def loss(y: dict[str, ua.Gaussian]) -> Tensor:
+        return y["score"].loc.sum() + y["score"].cov.var.sum()
+
+    loss(network(x)).backward()
+    expected = {name: p.grad.clone() for name, p in network.named_parameters()}
+    network.zero_grad()
+    loss(torch.compile(network, fullgraph=True, backend="aot_eager")(x)).backward()
+    for name, p in network.named_parameters():
+        torch.testing.assert_close(p.grad, expected[name])
+
+
+class OnPairs(nn.Module):
+    """A model as a function of plain tensors, which is what export wants."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.model(ua.Gaussian(mean, var))["score"]
+        return y.loc, y.cov.var
+
+
+def test_export_gives_a_plain_graph(network: nn.Module, x: ua.Gaussian) -> None:
+    program = torch.export.export(OnPairs(network), (x.loc, x.cov.var))
+    mean, var = program.module()(x.loc, x.cov.var)
+    y = network(x)["score"]
+    torch.testing.assert_close(mean, y.loc)
+    torch.testing.assert_close(var, y.cov.var)
+    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert all(t.startswith(("aten.", "<built-in function getitem>")) for t in targets), targets
