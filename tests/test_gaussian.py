@@ -183,6 +183,8 @@ def test_what_cannot_be_answered_is_refused() -> None:
         x[0, 0].item()
     with pytest.raises(AttributeError, match="colour"):
         _ = x.colour
+    assert len({x, x.clone()}) == 2  # hashed by identity
+    assert not x.is_nested
     with pytest.raises(TypeError, match="0-d"):
         len(ua.Gaussian(1.0, 1.0))
     with pytest.raises(TypeError, match="Gaussian already"):

@@ -152,11 +152,17 @@ def test_bad_options_are_refused(
 
 
 def test_inputs_must_be_random(model: nn.Module, x: ua.Gaussian) -> None:
-    with pytest.raises(TypeError, match="needs a ua.Gaussian"):
+    with pytest.raises(TypeError, match=r"needs a ua\.Gaussian"):
         ua.propagate(model, torch.zeros(1, 4))
     sampled = ua.propagate(model, x, method="samples", samples=5)
     with pytest.raises(TypeError, match="empirical"):
         ua.propagate(nn.ReLU(), sampled)
+
+
+def test_inputs_may_be_nested(x: ua.Gaussian) -> None:
+    for method in ("diagonal", "samples"):
+        y = ua.propagate(lambda inputs: inputs["a"][0] * 2, ({"a": [x]},), method=method)
+        assert torch.allclose(y.var, 4 * x.var, rtol=0.3)
 
 
 def test_integer_outputs_have_no_gaussian(x: ua.Gaussian) -> None:

@@ -155,6 +155,9 @@ class Gaussian(Operators, Handle):
         """The log-density of each element's marginal at ``x``, broadcast.
 
         A zero variance is a point mass: its log-density is +∞ at the mean and -∞ elsewhere.
+
+        Returns:
+            A tensor of the broadcast shape.
         """
         var = self.cov.var
         offset = torch.as_tensor(x, dtype=self.dtype, device=self.device) - self.loc
@@ -215,6 +218,8 @@ class Gaussian(Operators, Handle):
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Every other method of a tensor, through the rules."""
+        if name in _METADATA:
+            return getattr(self.loc, name)  # type: ignore[no-any-return]
         method = getattr(torch.Tensor, name, None)
         if method is None or name.startswith("__") or not callable(method):
             raise AttributeError(f"a Gaussian has no attribute {name!r}")
@@ -224,6 +229,11 @@ class Gaussian(Operators, Handle):
 
         bound.__name__ = name
         return bound
+
+
+_METADATA = frozenset(
+    {"is_nested", "is_sparse", "is_quantized", "is_meta", "is_mps", "is_xpu", "itemsize", "names"}
+)
 
 
 def _as_mean(mean: Tensor | float) -> Tensor:

@@ -84,6 +84,14 @@ class Operators:
     def __rmatmul__(self, other: Any) -> Any:
         return self._run(torch.matmul, other, self)
 
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: Any) -> Any:
+        return self._run(torch.eq, self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._run(torch.ne, self, other)
+
     def __lt__(self, other: Any) -> Any:
         return self._run(torch.lt, self, other)
 

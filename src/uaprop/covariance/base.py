@@ -91,6 +91,9 @@ def per_batch_element(tensor: Tensor) -> Tensor:
 
     The first dimension is the batch, as everywhere in torch: a dense covariance is then
     ``(batch, elements, elements)``, and ``(elements, elements)`` for a vector.
+
+    Returns:
+        ``(batch, elements)``, or ``(elements,)``.
     """
     return tensor.flatten(1) if tensor.ndim > 1 else tensor.reshape(-1)
 

@@ -35,6 +35,9 @@ class Empirical(Covariance):
     def dense(self) -> Tensor:
         """The sample covariance of each batch element.
 
+        Returns:
+            ``(batch, n, n)``, or ``(n, n)`` for a vector.
+
         Raises:
             ValueError: if it was too large to keep, or the result was cut up after sampling.
         """

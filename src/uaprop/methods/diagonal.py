@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils import _pytree as pytree
+
 from ..covariance import Diagonal
 from ..gaussian import Gaussian
 
@@ -14,9 +16,10 @@ __all__ = ["diagonal"]
 def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the model on Gaussians with independent elements.
 
-    Costs about two plain passes. The standard deviations of a trained network's scores come out far too
-    small, because correlation between activations is ignored, and whatever follows from them, such
-    as the mean of a softmax, is too sure as well.
+    Two convolutions where a plain pass has one, and moments where it has an activation. The standard
+    deviations of a trained network's scores come out far too small, because correlation between
+    activations is ignored, and whatever follows from them, such as the mean of a softmax, is too sure
+    as well.
 
     Args:
         model: any callable on tensors.
@@ -29,7 +32,7 @@ def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     Raises:
         TypeError: if an input is not of independent elements.
     """
-    for value in (*args, *kwargs.values()):
+    for value in pytree.tree_leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Gaussian)):
         if isinstance(value, Gaussian) and not isinstance(value.cov, Diagonal):
             raise TypeError(
                 "method 'diagonal' needs inputs of independent elements; an input has a "

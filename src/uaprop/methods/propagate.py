@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch.utils import _pytree as pytree
+
 from ..gaussian import Gaussian
 from .diagonal import diagonal
 from .samples import samples
@@ -21,7 +23,7 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "diagonal", **opt
     Args:
         model: any callable on tensors, usually an ``nn.Module``; it is not changed.
         x: a :class:`~uaprop.Gaussian`; or a tuple of positional or a dict of keyword arguments for the model,
-            in which any number are Gaussian, independent of each other.
+            nested as it likes, in which any number are Gaussian and independent of each other.
         method: ``"diagonal"``, the report's method: independent elements, one pass; or
             ``"samples"``, Monte Carlo: no rules needed, as many passes as ``samples``.
         **options: the method's own; see :func:`~uaprop.methods.diagonal.diagonal` and
@@ -41,7 +43,8 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "diagonal", **opt
         args, kwargs = (), dict(x)
     else:
         args, kwargs = (tuple(x) if isinstance(x, tuple | list) else (x,)), {}
-    if not any(isinstance(value, Gaussian) for value in (*args, *kwargs.values())):
+    leaves = pytree.tree_leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Gaussian))
+    if not any(isinstance(leaf, Gaussian) for leaf in leaves):
         raise TypeError(
             f"propagate needs a ua.Gaussian among the inputs, not {type(x).__name__}; "
             "make one with ua.Gaussian(mean, var)"

@@ -14,6 +14,9 @@ __all__ = ["Paired", "as_gaussian"]
 def as_gaussian(x: Any) -> Gaussian:
     """A Gaussian from itself or from ``(mean, var)`` or ``[mean, var]``.
 
+    Returns:
+        The Gaussian.
+
     Raises:
         TypeError: if it is neither.
     """

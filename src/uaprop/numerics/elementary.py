@@ -34,6 +34,9 @@ def power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
 
     ``Var = Σ_{j≥1} j! C(n,j)² vʲ μ_{n-j}²`` (the Hermite expansion ``Σ vʲ E[f⁽ʲ⁾]²/j!``), all terms
     positive.
+
+    Returns:
+        The moments, of the mean's shape.
     """
     n = exponent
     noisy = var > 0
@@ -86,6 +89,9 @@ def _erf(mean: Tensor, var: Tensor) -> Moments:
 
     With ``h² = 2m²/(1+2v)`` and ``sin α = ρ = 2v/(1+2v)`` the correlation of two probits of the same
     ``x``, ``Var = (2/π) ∫₀^α exp(-h²/(1 + sin θ)) dθ``: positive terms, whatever the variance.
+
+    Returns:
+        The moments, of the mean's shape.
     """
     scale = 1 + 2 * var
     h2 = 2 * (mean / scale.sqrt()).clamp(-1e4, 1e4) ** 2

@@ -68,6 +68,9 @@ def _small_mean(mean: Tensor, var: Tensor, a: float, b: float) -> Tensor:
     """The mean near the kink for small σ, from ``e^{-y} - 1 = -y + y²/2 - y³/6 + …``, ``y = (-x)₊``.
 
     Where the slopes agree the mean is a second-order quantity, which differences of ``f`` lose.
+
+    Returns:
+        The mean, of the input's shape.
     """
     std, z = standard(mean, var)
     left = mean <= 0
@@ -110,6 +113,9 @@ def elu(mean: Tensor, var: Tensor, a: float, b: float, scale: float = 1.0) -> Mo
     """``b·x`` for positive ``x``, ``a·(e^{scale·x} - 1)`` otherwise.
 
     ``torch.elu(x, α)`` is ``(α, 1, 1)``, ``selu`` is ``(λα, λ, 1)``, ``celu(x, α)`` is ``(α, 1, 1/α)``.
+
+    Returns:
+        The moments, of the mean's shape.
     """
     b = b / scale
 

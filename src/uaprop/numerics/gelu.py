@@ -5,9 +5,10 @@ For the exact form, with ``q = √(1+v)`` and ``t = -m/q ≥ 0`` on the left,
     E[f] = (v I₁(t) - t Q(t)) / q        E[f'] = Q(t) - t φ(t) / q²
 
 (the familiar ``m Φ(h) + (v/q) φ(h)``, arranged not to cancel). Its variance, and all of the tanh
-form, are integrals: by Gauss-Hermite quadrature for noise up to the function's own scale; deep in the left tail with
-the factor ``e^{-x²}`` of ``f²`` absorbed into the density, which makes it ``N(m/(1+2v), v/(1+2v))``; and for wide
-noise over the few units around zero where GELU differs from ReLU.
+form, are integrals: by Gauss-Hermite quadrature for noise up to the function's own scale; deep in
+the left tail with the factor ``e^{-x²}`` of ``f²`` absorbed into the density, which makes it
+``N(m/(1+2v), v/(1+2v))``; and for wide noise over the few units around zero where GELU differs
+from ReLU.
 """
 
 from __future__ import annotations

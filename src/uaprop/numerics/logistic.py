@@ -83,6 +83,9 @@ def tanh(mean: Tensor, var: Tensor) -> Moments:
     """``tanh x = 2 s(2x) - 1``, odd in the mean.
 
     Near zero the mean is ``m`` times the average gain on the way from 0, so that it keeps its digits.
+
+    Returns:
+        The moments, of the mean's shape.
     """
     result = _sigmoid_left(scaled(folded(mean, mean > 0), 2), scaled(var, 4))
     return Moments(_tanh_mean(mean, var, result.mean), 4 * result.gain, 4 * result.var)

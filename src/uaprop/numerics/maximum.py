@@ -1,7 +1,7 @@
 """The larger of independent Gaussians, and of many: Clark's moments in a tournament.
 
-``max(a, b) = h + (l - h)₊`` with ``h`` the one of larger mean. With ``D = l - h ~ N(d, v_a + v_b)``, ``d ≤ 0``
-and ``P = P(D > 0) ≤ ½``, the first two moments are exact (Clark 1961)::
+``max(a, b) = h + (l - h)₊`` with ``h`` the one of larger mean. With ``D = l - h ~ N(d, v_a + v_b)``,
+``d ≤ 0`` and ``P = P(D > 0) ≤ ½``, the first two moments are exact (Clark 1961)::
 
     E[max]   = m_h + E[D₊]          Var[max] = v_h (1 - 2P) + Var[D₊]
 
@@ -30,6 +30,9 @@ def sharp_union(
     """Moments of ``h + f(l - h)`` for a function ``f`` with ``f(x) = x + f(-x)``.
 
     ReLU gives the maximum, softplus the log-sum-exp. ``Cov(h, f(D)) = -v_h E[f'(D)]`` by Stein.
+
+    Returns:
+        Mean and variance, of the broadcast shape.
     """
     (mean_a, var_a), (mean_b, var_b) = a, b
     high = mean_a >= mean_b

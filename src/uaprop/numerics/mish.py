@@ -53,6 +53,9 @@ def _curvature(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Second to fourth derivative, the same for ``mish`` and for ``mish - x``.
 
     The gate is ``T(y(x))`` with ``T = tanh`` and ``y = softplus``: Faà di Bruno's formula.
+
+    Returns:
+        Second, third and fourth derivative.
     """
     gate, _, t1, y1 = _gate(x)
     t2 = -2 * gate * t1

@@ -63,9 +63,12 @@ def working_precision(function: MomentFunction) -> MomentFunction:
 def standard(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """The deviation and the distance from zero in deviations, safe at zero variance.
 
-    Returns ``(std, z)`` with ``std = √v`` and ``z = mean/std``, limited to ±1e10. Where ``v = 0``
+    Where ``v = 0``
     the deviation is 0 *with zero gradient* (the derivative of a root is infinite there), and ``z``
     is ±1e10, so that every tail probability is exactly 0.
+
+    Returns:
+        ``(std, z)`` with ``std = √v`` and ``z = mean/std``, limited to ±1e10.
     """
     positive = var > 0
     root = torch.where(positive, var, 1).sqrt()
@@ -79,6 +82,9 @@ def folded(x: Tensor, positive: Tensor) -> Tensor:
 
     The derivative of ``abs`` at 0 is 0 in torch, which would be the wrong gradient of a function that is
     put together from two halves there.
+
+    Returns:
+        A tensor of ``x``'s shape, not positive.
     """
     return torch.where(positive, -x, x)
 
@@ -112,6 +118,9 @@ def piecewise(
     values cannot be looked at (a trace, another device) both are computed everywhere and chosen
     from, each fed the harmless ``safe`` point ``(mean, var)`` outside its region, so that neither
     values nor gradients from there can leak in. ``bounds`` are further arguments, of the mean's shape.
+
+    Returns:
+        The moments, of the mean's shape.
     """
     if _lazily(mean, var):
         arguments = (mean, var, *bounds)
@@ -136,17 +145,20 @@ def piecewise(
     return Moments(*(torch.where(condition, a, b) for a, b in zip(inside, outside, strict=True)))
 
 
-def in_chunks(function: MomentFunction, *arguments: Tensor) -> Moments:
+def in_chunks(function: MomentFunction, *arguments: Tensor, size: int = _CHUNK) -> Moments:
     """A function of tensors of one shape, in pieces that stay in the processor's cache.
 
     A quadrature holds dozens of values for each element at a time.
+
+    Returns:
+        The function's moments, of the arguments' shape.
     """
     shape = arguments[0].shape
-    if shape.numel() <= _CHUNK or not _lazily(*arguments):
+    if shape.numel() <= size or not _lazily(*arguments):
         return function(*arguments)
     pieces = [
         function(*part)
-        for part in zip(*(t.reshape(-1).split(_CHUNK) for t in arguments), strict=True)
+        for part in zip(*(t.reshape(-1).split(size) for t in arguments), strict=True)
     ]
     return Moments(*(torch.cat(column).view(shape) for column in zip(*pieces, strict=True)))
 
@@ -157,6 +169,9 @@ def reflected(function: MomentFunction, mean: Tensor, var: Tensor) -> Moments:
     Softplus, SiLU, GELU and hard-swish are of that form. On the left they are small, so nothing
     large cancels there, and on the right ``f`` is the identity plus the same small function:
     ``Var f(x) = v (1 - 2 g) + Var f(-x)``, with ``g`` the gain at ``-|mean|``.
+
+    Returns:
+        The moments, of the mean's shape.
     """
     right = mean > 0
     left = function(folded(mean, right), var)

@@ -36,6 +36,9 @@ def _ratios(t: Tensor, terms: int, order: int) -> list[Tensor]:
     """``[r_1, …, r_order]`` by the continued fraction, for ``t`` away from zero.
 
     It starts from the fixed point of ``r = n/(t + r)`` half a step on, which saves a third of it.
+
+    Returns:
+        ``order`` tensors of ``t``'s shape.
     """
     ratio = 0.5 * ((t * t + 4 * (terms + 0.5)).sqrt() - t)
     ratios = []
@@ -57,6 +60,9 @@ def upper_partial_moments(t: Tensor, order: int = 2) -> list[Tensor]:
     """``[I_0(t), …, I_order(t)]`` for ``t ≥ 0``, each of ``t``'s shape.
 
     Relative accuracy is a few units in the last place until the result underflows.
+
+    Returns:
+        ``order + 1`` tensors of ``t``'s shape.
     """
     split, terms = _SPLIT[t.dtype]
     near = t < split

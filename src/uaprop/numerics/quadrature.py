@@ -37,6 +37,9 @@ def _polished(x: float, count: int) -> tuple[float, float]:
     """A node after one Newton step, and its weight ``1/Σ h_k(x)²`` with all digits.
 
     ``h_k`` are the orthonormal Hermite polynomials.
+
+    Returns:
+        Node and weight.
     """
     for step in range(2):
         values = [0.0, 1.0]

@@ -19,8 +19,10 @@ import math
 import torch
 from torch import Tensor
 
-from .moments import Moments, folded, standard, working_precision
+from .moments import Moments, folded, in_chunks, standard, working_precision
 from .normal import upper_partial_moments
+
+_CHUNK = 2**15
 
 __all__ = ["absolute", "clamp_max", "clamp_min", "kinked", "leaky", "relu"]
 
@@ -45,7 +47,7 @@ def kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tenso
 @working_precision
 def relu(mean: Tensor, var: Tensor) -> Moments:
     """``max(x, 0)``; the report's equations (19) and (20) with erratum 1 corrected."""
-    return kinked(mean, var, 0.0, 1.0)
+    return in_chunks(lambda m, v: kinked(m, v, 0.0, 1.0), mean, var, size=_CHUNK)
 
 
 @working_precision

@@ -23,8 +23,11 @@ _VARIANCE_LAMBDA = 3 / math.pi**2
 def sigmoid(mean: Tensor, var: Tensor, lam: float = LAMBDA) -> Moments:
     """The report's equations (22) and (23).
 
-    ``E[s] ≈ s(m/√(1+λv))`` and, with ``r = √(1+3v/π²)``, ``Var[s] ≈ s(m/r) (1 - s(m/r)) (1 - 1/r)``. The gain is
-    the derivative of that mean.
+    ``E[s] ≈ s(m/√(1+λv))`` and, with ``r = √(1+3v/π²)``,
+    ``Var[s] ≈ s(m/r) (1 - s(m/r)) (1 - 1/r)``. The gain is the derivative of that mean.
+
+    Returns:
+        The approximate moments, of the mean's shape.
     """
     shrink = torch.rsqrt(1 + lam * var)
     value = torch.sigmoid(mean * shrink)

@@ -22,6 +22,9 @@ def product(
 
     With one constant operand it is a linear map whose coefficients are that operand's elements, so its
     squared map is the same with the operand squared.
+
+    Returns:
+        A linear or a bilinear kind; the plain value if neither operand is random.
     """
     if isinstance(left, Random) and isinstance(right, Random):
         return Bilinear(

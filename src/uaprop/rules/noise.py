@@ -1,7 +1,7 @@
 """Randomness that an operation adds itself: dropout in training mode.
 
-A dropped-out activation is ``x ξ`` with ``ξ = 0`` or ``1/(1-p)``: mean 1, variance ``p/(1-p)``. So in training
-mode a pass gives the moments over all masks at once, and no mask is drawn.
+A dropped-out activation is ``x ξ`` with ``ξ = 0`` or ``1/(1-p)``: mean 1, variance ``p/(1-p)``. So in
+training mode a pass gives the moments over all masks at once, and no mask is drawn.
 """
 
 from __future__ import annotations

@@ -26,6 +26,9 @@ def _average(
 
     Every element of a window has the coefficient ``c = pool(1)/total(1)``, whatever padding, ceiling and
     divisor are, so ``Σ c² v = c · pool(v)``.
+
+    Returns:
+        The linear kind.
     """
 
     def squared(v: Tensor) -> Tensor:

@@ -7,10 +7,30 @@ from typing import Any
 
 import torch
 
+from ..errors import UnsupportedOperation
 from ..kinds import Random
 from ..registry import rule
 
 T = torch.Tensor
+
+# Answers that are random and not Gaussian: truth values, indices, numbers, arrays.
+_DECISIONS = (
+    *(torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.isnan, torch.isfinite),
+    *(torch.argmax, torch.argmin, torch.argsort, torch.sort, torch.topk, torch.sign, torch.round),
+    *(T.eq, T.ne, T.lt, T.le, T.gt, T.ge, T.isnan, T.isfinite, T.argmax, T.argmin, T.argsort),
+    *(T.sort, T.topk, T.sign, T.round, T.item, T.tolist, T.numpy),
+    *(torch.equal, T.equal, torch.allclose, T.allclose, torch.floor, T.floor, torch.ceil, T.ceil),
+)
+
+
+@rule(*_DECISIONS)
+def decision(*args: Any, **kwargs: Any) -> Any:
+    raise UnsupportedOperation(
+        "",
+        reason="its answer would be random, but not Gaussian",
+        remedy='Decide on x.mean instead, or use method="samples" on a function that ends in '
+        "scores.",
+    )
 
 
 def _register_query(operation: Callable[..., Any], *spellings: Callable[..., Any]) -> None:
