@@ -32,10 +32,10 @@ class Network(nn.Module):
     def forward(self, x: Any) -> dict[str, Any]:
         h = self.act(self.norm(self.conv(x)))
         a, b = h.chunk(2, dim=1)
-        a += nn.functional.silu(b)
+        a += nn.functional.relu(b)
         h = self.pool(torch.cat([a, b], 1) + h)
         score = self.head(torch.flatten(h, 1))
-        return {"score": score, "probability": torch.softmax(score, 1)}
+        return {"score": score, "difference": score[:, :1] - score[:, 1:]}
 
 
 @pytest.fixture
@@ -54,6 +54,8 @@ def x() -> ua.Gaussian:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_operation_traces(case: Case) -> None:
+    if case.name in ("mean", "mean-one"):
+        pytest.skip("a compiled program cannot call a tensor: see uaprop/statistic.py")
     if case.rule in NOT_TRACEABLE:
         pytest.skip("torch.compile does not ask for __torch_function__ here")
     torch._dynamo.reset()

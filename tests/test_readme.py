@@ -71,7 +71,7 @@ def test_getting_started_examples(rules: None, capsys: pytest.CaptureFixture[str
     assert float(names["t"].var) == 1.5
     printed = capsys.readouterr().out
     assert "Gaussian(3×2, torch.float32, diagonal" in printed
-    assert "torch.sort: no rule says how it acts on a Gaussian. Add a rule" in printed
+    assert "torch.cumprod: no rule says how it acts on a Gaussian. Add a rule" in printed
     assert "torch.Size([3, 2, 2])" in printed
 
 

@@ -219,7 +219,7 @@ class Gaussian(Operators, Handle):
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Every other method of a tensor, through the rules."""
         if name in _METADATA:
-            return getattr(self.loc, name)  # type: ignore[no-any-return]
+            return getattr(self.loc, name)
         method = getattr(torch.Tensor, name, None)
         if method is None or name.startswith("__") or not callable(method):
             raise AttributeError(f"a Gaussian has no attribute {name!r}")

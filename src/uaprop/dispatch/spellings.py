@@ -31,15 +31,28 @@ def name_of(operation: Operation) -> str:
     return name
 
 
+def _in_place_forms() -> dict[Operation, list[Operation]]:
+    """Every in-place operation of torch with the plain functions of the same name."""
+    owners = (torch.Tensor, torch, F)
+    forms: dict[Operation, list[Operation]] = {}
+    for owner in owners:
+        for name in dir(owner):
+            if name.endswith("_") and not name.endswith("__"):
+                plain = [getattr(o, name[:-1]) for o in owners if hasattr(o, name[:-1])]
+                forms[getattr(owner, name)] = plain
+    return forms
+
+
+_IN_PLACE = _in_place_forms()
+
+
 def resolve(operation: Operation) -> tuple[Rule | None, bool]:
     """The rule for an operation and whether this spelling of it works in place."""
     found = lookup(operation)
     if found is not None:
         return found, operation is torch.Tensor.__setitem__
-    name = getattr(operation, "__name__", "")
-    if name.endswith("_") and not name.endswith("__"):
-        for owner in (torch.Tensor, torch, F):
-            plain = getattr(owner, name[:-1], None)
-            if plain is not None and (found := lookup(plain)) is not None:
-                return found, True
+    for plain in _IN_PLACE.get(operation, ()):
+        found = lookup(plain)
+        if found is not None:
+            return found, True
     return None, False

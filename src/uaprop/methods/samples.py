@@ -71,7 +71,7 @@ def samples(
     stream = _Stream([leaves[i] for i in places], seed)
     totals: list[_Accumulator] | None = None
     with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
-        torch.manual_seed(seed)
+        torch.manual_seed(_other_seed(seed))
         for start in range(0, samples, size):
             count = min(size, samples - start)
             outputs, out_spec = pytree.tree_flatten(run(*stream.take(count)))
@@ -82,6 +82,11 @@ def samples(
             progress.advance(count)
     assert totals is not None
     return pytree.tree_unflatten([total.result() for total in totals], out_spec)
+
+
+def _other_seed(seed: int) -> int:
+    """A seed for the model's own noise: with the inputs' seed, the two would be correlated."""
+    return int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(seed)))
 
 
 class _Stream:

@@ -40,17 +40,18 @@ def power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
     """
     n = exponent
     noisy = var > 0
+    largest = torch.finfo(mean.dtype).max
     raw = [torch.ones_like(mean), mean]
     for k in range(2, n + 1):
-        spread = torch.where(noisy, (k - 1) * var * raw[k - 2], 0)  # never 0·∞
-        raw.append(mean * raw[k - 1] + spread)
+        last, before = (raw[i].clamp(-largest, largest) for i in (k - 1, k - 2))  # never 0·∞
+        raw.append(mean * last + (k - 1) * var * before)
     std = torch.where(noisy, var, 1).sqrt()
     total = torch.zeros_like(mean)
     for j in range(1, n + 1):
         root = std**j * raw[n - j]  # squared last: a square can overflow where the term does not
         total = total + math.factorial(j) * math.comb(n, j) ** 2 * root * root
     gain = n * raw[n - 1] if n > 0 else torch.zeros_like(mean)
-    limit = math.sqrt(torch.finfo(mean.dtype).max) / 2
+    limit = math.sqrt(largest) / 2
     flat = var * gain.clamp(-limit, limit) ** 2  # zero at v = 0, with the right slope
     value = torch.where(noisy, raw[n], mean**n)
     return Moments(value, gain, torch.where(noisy, total, flat))

@@ -93,7 +93,7 @@ def _wide(mean: Tensor, var: Tensor, a: float, b: float) -> Moments:
     once, twice = half_moment(1, m, v), half_moment(2, m, v)
     positive = mean.clamp_min(0) + std * i1  # E[x₊]
     shifted = a * once + b * positive + a * above
-    square = a * a * twice + b * b * var * i2 + a * (2 * b * positive + a * above)
+    square = a * a * twice + b * b * (var * i2) + a * (2 * b * positive + a * above)
     rest = a * (once - below)
     var_right = (
         b * b * var * (1 - 2 * tail + i2 - i1 * i1)

@@ -1,9 +1,10 @@
 """Softmax of independent Gaussian logits.
 
 Each probability is a sigmoid, ``p_i = s(x_i - L_i)`` with ``L_i = log Σ_{j≠i} e^{x_j}``. The
-log-sum-exp of two Gaussians has exact moments through softplus, ``log(e^a + e^b) = h + softplus(l - h)``, and is nearly Gaussian
-again (the method of Schwartz & Yeh 1982 for sums of log-normals); the leave-one-out sums come from one
-balanced tree, up and down. With two classes the result is exact.
+log-sum-exp of two Gaussians has exact moments through softplus,
+``log(e^a + e^b) = h + softplus(l - h)``, and is nearly Gaussian again (the method of Schwartz & Yeh
+1982 for sums of log-normals); the leave-one-out sums come from one balanced tree, up and down. With
+two classes the result is exact.
 """
 
 from __future__ import annotations

@@ -18,14 +18,6 @@ from .contract import product
 T = torch.Tensor
 
 
-def _shape_of(value: Any) -> torch.Size:
-    return value.shape if isinstance(value, Random | Tensor) else torch.Size()
-
-
-def _plain(value: Any) -> Any:
-    return value.loc if isinstance(value, Random) else value
-
-
 def _scaled(input: Random, factor: float) -> Linear:
     return Linear(
         (input,),
@@ -39,8 +31,6 @@ def _sum(input: Any, other: Any, factor: float) -> Linear:
     """``input + factor · other``, either or both random."""
     if input is other:
         return _scaled(input, 1 + factor)  # x + x is 2x, not a sum of independent terms
-    shape = torch.broadcast_shapes(_shape_of(input), _shape_of(other))
-    dtype = torch.result_type(_plain(input), _plain(other))
     scale = factor * factor
     if isinstance(input, Random) and isinstance(other, Random):
         return Linear(
@@ -53,15 +43,24 @@ def _sum(input: Any, other: Any, factor: float) -> Linear:
         return Linear(
             (input,),
             affine=lambda x: torch.add(x, other, alpha=factor),
-            linear=lambda x: x.expand(shape).to(dtype),
-            squared=lambda v: v.expand(shape).to(dtype),
+            linear=lambda x: _as_sum(x, other),
+            squared=lambda v: _as_sum(v, other),
         )
     return Linear(
         (other,),
         affine=lambda y: input + factor * y,
-        linear=lambda y: (factor * y).expand(shape).to(dtype),
-        squared=lambda v: (scale * v).expand(shape).to(dtype),
+        linear=lambda y: _as_sum(factor * y, input),
+        squared=lambda v: _as_sum(scale * v, input),
     )
+
+
+def _as_sum(x: Tensor, constant: Any) -> Tensor:
+    """``x`` in the shape and dtype that adding the constant gives."""
+    if not isinstance(constant, Tensor) or (constant.ndim == 0 and constant.dtype == x.dtype):
+        return x
+    if constant.shape == x.shape and constant.dtype == x.dtype:
+        return x
+    return x + torch.zeros_like(constant)
 
 
 @rule(torch.add, T.add)
@@ -85,9 +84,9 @@ def neg(input: Random) -> Linear:
 
 
 def _as_factor(value: Any, partner: Any) -> Any:
-    """A constant in the result's dtype: squaring a mask or a byte in its own would overflow."""
-    if isinstance(value, Tensor):
-        return value.to(torch.result_type(value, _plain(partner)))
+    """A constant that can be squared: a mask or a byte would overflow in its own dtype."""
+    if isinstance(value, Tensor) and not value.is_floating_point() and isinstance(partner, Random):
+        return value.to(partner.loc.dtype)
     return value
 
 

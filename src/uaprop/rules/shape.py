@@ -19,8 +19,8 @@ def _plain(value: Any) -> Any:
     return value.loc if isinstance(value, Random) else value
 
 
-def _register_selection(operation: Callable[..., Any]) -> None:
-    @rule(operation)
+def _register_selection(operation: Callable[..., Any], *spellings: Callable[..., Any]) -> None:
+    @rule(operation, *spellings)
     def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
         # A second random operand (view_as, type_as) counts for its shape or dtype only.
         args = tuple(_plain(a) for a in args)
@@ -33,7 +33,7 @@ def _register_selection(operation: Callable[..., Any]) -> None:
 
 
 _BOTH = (
-    *("reshape", "flatten", "unflatten", "permute", "transpose", "swapaxes", "swapdims", "t"),
+    *("reshape", "flatten", "permute", "transpose", "swapaxes", "swapdims", "t"),
     *("movedim", "moveaxis", "squeeze", "unsqueeze", "flip", "fliplr", "flipud", "roll", "rot90"),
     *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "diagonal", "adjoint"),
     *("index_select", "gather", "take_along_dim", "repeat_interleave", "tile", "broadcast_to"),
@@ -49,6 +49,8 @@ for _name in _BOTH:
     _register_selection(getattr(T, _name))
 for _name in _METHODS:
     _register_selection(getattr(T, _name))
+# torch.Tensor.unflatten calls super(), which torch.compile cannot follow from outside
+_register_selection(torch.unflatten, torch.Tensor.unflatten)
 for _operation in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
     _register_selection(_operation)
 
