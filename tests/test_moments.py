@@ -211,7 +211,7 @@ def test_oracle_table_is_reproducible() -> None:
 
 def test_partial_moments_against_mpmath() -> None:
     """The recurrence that cancels, in arithmetic with digits to spare."""
-    points = [0.0, 0.3, 1.0, 2.9, 3.1, 3.99, 4.01, 6.0, 10.0, 30.0]
+    points = [0.0, 0.3, 1.0, 2.2, 2.3, 2.9, 3.99, 4.01, 6.0, 10.0, 30.0]
     for dtype, tolerance in ((torch.float64, 5e-11), (torch.float32, 1e-4)):
         plain = upper_partial_moments(torch.tensor(points, dtype=dtype), 4)
         scaled = scaled_partial_moments(torch.tensor(points, dtype=dtype), 4)

@@ -24,7 +24,7 @@ _SQRT_HALF = math.sqrt(0.5)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 
 # Where the continued fraction takes over, and how many terms it needs there for full precision.
-_SPLIT = {torch.float64: (4.0, 22), torch.float32: (3.0, 11)}
+_SPLIT = {torch.float64: (4.0, 22), torch.float32: (2.25, 15)}
 
 
 def pdf(z: Tensor) -> Tensor:
@@ -64,36 +64,29 @@ def upper_partial_moments(t: Tensor, order: int = 2) -> list[Tensor]:
     Returns:
         ``order + 1`` tensors of ``t``'s shape.
     """
-    split, terms = _SPLIT[t.dtype]
-    near = t < split
-    density = pdf(t)
-    close = torch.where(near, t, 0)
+    close = torch.where(t < _SPLIT[t.dtype][0], t, 0)
     tail = 0.5 * torch.erfc(close * _SQRT_HALF)
     direct = _recurrence(tail, pdf(close) - close * tail, close, order)
-    far = torch.where(near, split, t)
-    ratios = _ratios(far, terms, order)
-    product = density / (far + ratios[0])
-    moments = []
-    for n in range(order + 1):
-        moments.append(torch.where(near, direct[n], product))
-        if n < order:
-            product = product * ratios[n]
-    return moments
+    return _joined(direct, t, pdf(t))
 
 
 def scaled_partial_moments(t: Tensor, order: int = 2) -> list[Tensor]:
     """``[I_0(t)/φ(t), …]`` for ``t ≥ 0``: the first is Mills' ratio. Never underflows."""
-    split, terms = _SPLIT[t.dtype]
-    near = t < split
-    close = torch.where(near, t, 0)
+    close = torch.where(t < _SPLIT[t.dtype][0], t, 0)
     mills = _SQRT_HALF_PI * torch.special.erfcx(close * _SQRT_HALF)
     direct = _recurrence(mills, 1 - close * mills, close, order)
+    return _joined(direct, t, torch.ones_like(t))
+
+
+def _joined(direct: list[Tensor], t: Tensor, density: Tensor) -> list[Tensor]:
+    """The direct values where they have their digits, the continued fraction beyond."""
+    split, terms = _SPLIT[t.dtype]
+    near = t < split
     far = torch.where(near, split, t)
-    ratios = _ratios(far, terms, order)
-    product = 1 / (far + ratios[0])
-    moments = []
-    for n in range(order + 1):
-        moments.append(torch.where(near, direct[n], product))
-        if n < order:
-            product = product * ratios[n]
+    ratios = _ratios(far, terms, len(direct) - 1)
+    product = density / (far + ratios[0])
+    moments = [torch.where(near, direct[0], product)]
+    for ratio, value in zip(ratios, direct[1:], strict=True):
+        product = product * ratio
+        moments.append(torch.where(near, value, product))
     return moments
