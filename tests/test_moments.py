@@ -238,3 +238,36 @@ def test_quadrature_rules_integrate_polynomials() -> None:
         for degree in range(2 * count):
             value = sum(w * x**degree for x, w in legendre(count))
             assert math.isclose(value, 1 / (degree + 1), rel_tol=1e-11)
+
+
+# Monahan & Stefanski (1992): the logistic function as a mixture of eight probits, to 3e-9.
+PROBITS = torch.tensor(
+    [
+        (0.00324634272134, 1.36534080629635),
+        (0.05151747703334, 1.05952397101650),
+        (0.19507791267858, 0.83079131376577),
+        (0.31556982363282, 0.65073216665639),
+        (0.27414957615842, 0.50813542536650),
+        (0.13107688069541, 0.39631334516634),
+        (0.02791241872797, 0.30890425226799),
+        (0.00144956780535, 0.23821261640710),
+    ],
+    dtype=torch.float64,
+)
+
+
+def test_logistic_family_agrees_with_eight_probits() -> None:
+    """E[s] = Σ pΦ(sm/q), E[s'] = Σ p(s/q)φ(sm/q), E[softplus] = Σ p[mΦ + (q/s)φ], Var by s² = s - s'."""
+    mean = torch.linspace(-9, 9, 37, dtype=torch.float64).repeat(6)
+    var = torch.tensor([1e-4, 0.1, 1.0, 9.0, 100.0, 1e4]).double().repeat_interleave(37)
+    p, s = PROBITS.unbind(1)
+    q = (1 + s * s * var[:, None]).sqrt()
+    h = s * mean[:, None] / q
+    cdf, pdf = torch.special.ndtr(h), torch.exp(-h * h / 2) / math.sqrt(2 * math.pi)
+    first, slope = cdf @ p, (s / q * pdf) @ p
+    ours = logistic.sigmoid(mean, var)
+    torch.testing.assert_close(ours.mean, first, rtol=0, atol=4e-9)
+    torch.testing.assert_close(ours.gain, slope, rtol=0, atol=2e-8)
+    torch.testing.assert_close(ours.var, first - slope - first.square(), rtol=0, atol=3e-8)
+    soft = (mean[:, None] * cdf + q / s * pdf) @ p
+    torch.testing.assert_close(logistic.softplus(mean, var).mean, soft, rtol=1e-8, atol=4e-8)
