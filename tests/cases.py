@@ -126,7 +126,9 @@ T.add("einsum", lambda x: torch.einsum("bi,bj", x[:, :2], x[:, 2:]), (2, 5), "bi
 T.add("einsum", lambda x: torch.einsum("bi,bj->b", x[:, :2], x[:, 2:]), (2, 5), "bilinear",
       label="sums")  # fmt: skip
 T.add("mul", lambda x: x[:2] * x[2:], (4, 3), "bilinear", label="random")
-T.add("matmul", lambda x: x[:, :2] @ x[:, 2:].mT, (2, 5, 3), "bilinear", label="random")
+T.add(
+    "matmul", lambda x: torch.matmul(x[:, :2], x[:, 2:].mT), (2, 5, 3), "bilinear", label="random"
+)
 T.add("conv2d", lambda x: F.conv2d(x[:, :4].reshape(1, 2, 4, 4), x[:, 4:6].reshape(2, 2, 2, 2),
       like(constant(2), x)), (2, 6, 4), "bilinear", label="random")  # fmt: skip
 
@@ -146,6 +148,8 @@ T.add("mul", lambda x: torch.tensor([True, False, True]) * x, label="mask")
 T.add("mul", lambda x: x * torch.tensor([200, 100, 255], dtype=torch.uint8), label="bytes")
 T.add("mul", lambda x: x * x, kind="elementwise", label="itself")
 T.add("div", lambda x: x / like(constant(2, 1).abs() + 0.5, x))
+T.add("div", lambda x: torch.Tensor.__rtruediv__(like(constant(2, 1).abs() + 0.5, x), x),
+      label="method")  # fmt: skip
 T.add("pow", lambda x: x**3, kind="elementwise")
 T.add("pow", lambda x: x**0, kind="elementwise", label="zero")
 T.add("pow", lambda x: 2**x, kind="elementwise", label="base")

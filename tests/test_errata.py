@@ -71,7 +71,7 @@ def test_erratum_2_taylor_is_far_off_for_large_variance() -> None:
     target = torch.zeros(1, dtype=torch.float64)
     exact = ua.nn.UABCELoss()(_gaussian(-3.0, 4.0), target).item()
     report = ua.nn.UABCELoss("report")(_gaussian(-3.0, 4.0), target).item()
-    assert abs(abs(report / exact - 1) - 0.43) < 0.01
+    assert report < 0.8 * exact
 
 
 @pytest.mark.parametrize("k", [2, 3])

@@ -39,8 +39,9 @@ def test_answers_in_the_form_it_was_given(layer: Any, plain: Any, args: Any, sha
         assert type(pair) is form
         assert torch.equal(pair[0], y.mean)
         assert torch.equal(pair[1], y.var)
+    assert type(module.eval()(mean)) is torch.Tensor  # a plain tensor is torch's own layer
     with pytest.raises(TypeError, match="pair"):
-        module(mean)
+        module(3.0)
     with pytest.raises(TypeError, match="pair"):
         module((mean, var, var))
     with pytest.raises(ValueError, match="negative"):
@@ -77,17 +78,24 @@ def test_every_option_of_conv2d_counts(options: dict[str, Any]) -> None:
     layer = ua.nn.UAConv2d(2, 4, (3, 2), dtype=torch.float64, **options)
     mean, var = torch.randn(1, 2, 5, 6).double(), torch.rand(1, 2, 5, 6).double()
     y = layer(ua.Gaussian(mean, var))
-    if options.get("padding_mode", "zeros") == "zeros":
-        plain = nn.Conv2d(2, 4, (3, 2), dtype=torch.float64, **options)
-        plain.load_state_dict(layer.state_dict())
-        expected = brute_force(lambda t: plain(t).detach(), ua.Gaussian(mean, var))
+    plain = nn.Conv2d(2, 4, (3, 2), dtype=torch.float64, **options)
+    plain.load_state_dict(layer.state_dict())
+    expected = brute_force(lambda t: plain(t).detach(), ua.Gaussian(mean, var))
+    torch.testing.assert_close(y.loc, expected[0])
+    torch.testing.assert_close(y.cov.var, expected[1])
+
+
+def test_repeated_elements_in_one_and_three_dimensions() -> None:
+    for layer, shape in (
+        (nn.Conv1d(2, 4, 5, padding=2, padding_mode="reflect", dilation=2, stride=2), (2, 2, 9)),
+        (nn.Conv3d(1, 2, 3, padding=1, padding_mode="replicate"), (1, 1, 3, 4, 3)),
+        (nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), (1, 3, 4)),
+    ):
+        module = layer.double().requires_grad_(False)
+        x = ua.Gaussian(torch.randn(shape).double(), torch.rand(shape).double())
+        y, expected = module(x), brute_force(module, x)
         torch.testing.assert_close(y.loc, expected[0])
         torch.testing.assert_close(y.cov.var, expected[1])
-    else:
-        # Copies made by the padding are independent under the diagonal method: pad, then convolve.
-        squared = nn.Conv2d(2, 4, (3, 2), dtype=torch.float64, **{**options, "bias": False})
-        squared.weight.data = layer.weight.data.square()
-        torch.testing.assert_close(y.cov.var, squared(var))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class Gaussian(Operators, Handle):
     """
 
     __slots__ = ()
+    __array_ufunc__ = None  # numpy leaves its operators to ours
 
     def __init__(
         self,
@@ -54,6 +55,8 @@ class Gaussian(Operators, Handle):
         spread, name = (var, "var") if var is not None else (std, "std")
         spread = _as_spread(spread, name, loc)
         variance = spread if name == "var" else spread.square()
+        if name == "std":
+            _check(variance, "the square of std")
         try:
             loc, variance = torch.broadcast_tensors(loc, variance)
         except RuntimeError:
@@ -171,7 +174,7 @@ class Gaussian(Operators, Handle):
         kind = type(self.cov).__name__.lower()
         place = "" if self.device.type == "cpu" else f", {self.device}"
         head = f"Gaussian({shape}, {self.dtype}, {kind}{place}"
-        if self.numel() == 0:
+        if self.numel() == 0 or self.loc.is_meta:
             return head + ")"
         if self.numel() <= 8:
             mean = _short(self.loc)
@@ -232,7 +235,7 @@ class Gaussian(Operators, Handle):
 
 
 _METADATA = frozenset(
-    {"is_nested", "is_sparse", "is_quantized", "is_meta", "is_mps", "is_xpu", "itemsize", "names"}
+    {"is_nested", "is_sparse", "is_quantized", "is_meta", "is_mps", "is_xpu", "is_cpu", "itemsize"}
 )
 
 
@@ -250,18 +253,27 @@ def _as_mean(mean: Tensor | float) -> Tensor:
 
 
 def _as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
+    if isinstance(value, Gaussian):
+        raise TypeError(f"{name} is a Gaussian; pass a tensor, such as its .var")
     if isinstance(value, Tensor):
         if value.device != loc.device and value.ndim > 0:
             raise ValueError(
                 f"mean is on {loc.device} but {name} on {value.device}; move one of them"
             )
+        if value.is_complex():
+            raise TypeError(f"{name} must be real, not {value.dtype}")
         if isinstance(value, Statistic):
             value = value.as_subclass(Tensor)
         spread = value.to(device=loc.device, dtype=loc.dtype)
     else:
         spread = torch.as_tensor(value, dtype=loc.dtype, device=loc.device)
+    _check(spread, name)
+    return spread
+
+
+def _check(spread: Tensor, name: str) -> None:
     if torch.compiler.is_compiling() or spread.numel() == 0 or spread.is_meta:
-        return spread
+        return
     low, high = spread.detach().aminmax()
     if not (low >= 0 and high < torch.inf):
         if low < 0:
@@ -269,7 +281,6 @@ def _as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
         else:
             problem = "infinite or NaN"
         raise ValueError(f"{name} must be finite and not negative; some of it is {problem}")
-    return spread
 
 
 def _root(var: Tensor) -> Tensor:

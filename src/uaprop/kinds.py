@@ -35,6 +35,11 @@ class Random(ABC):
         """The covariance's representation; ``cov.var`` are the marginal variances."""
 
     @property
+    def origin(self) -> tuple[Random, Callable[[Tensor], Tensor]] | None:
+        """Where a tensor with repeated elements came from, and how; None for any other."""
+        return None
+
+    @property
     def shape(self) -> torch.Size:
         """The shape."""
         return self.loc.shape
@@ -66,11 +71,13 @@ class Linear:
 class Select:
     """A rearrangement: every output element is one input element.
 
-    ``apply`` acts on means, variances and probes alike, and may return several tensors.
+    ``apply`` acts on means, variances and probes alike, and may return several tensors. With ``repeats``
+    an element may appear more than once, and the result remembers its origin.
     """
 
     inputs: tuple[Random]
     apply: Callable[[Tensor], Any]
+    repeats: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,10 @@ def per_batch_element(tensor: Tensor) -> Tensor:
 def rearranged(kind: Select, wrap: Callable[[Tensor], Covariance]) -> Any:
     """Rearrange mean and marginal variances alike, with ``wrap`` around the variances."""
     (x,) = kind.inputs
-    mean, var = kind.apply(x.loc), kind.apply(x.cov.var)
+    var = x.cov.var
+    if var.stride() != x.loc.stride():  # so that whatever view the mean allows, the variance does
+        var = torch.zeros_like(x.loc).add(var)
+    mean, var = kind.apply(x.loc), kind.apply(var)
     if isinstance(mean, Tensor):
         return mean, wrap(var)
     return tuple((m, wrap(v)) for m, v in zip(mean, var, strict=True))

@@ -102,6 +102,8 @@ def _realise(kind: Kind, wrap: Wrap) -> Any:
     if isinstance(result[0], Tensor):
         value = wrap(*result)
         _link(value, parent, kind.apply)
+        if kind.repeats:
+            value.remember_origin(parent, kind.apply)  # type: ignore[arg-type]
         return value
     values = tuple(wrap(*pair) for pair in result)
     for i, value in enumerate(values):

@@ -33,18 +33,20 @@ class _View:
 class Handle(Random):
     """A mean and a covariance that an in-place operation can replace."""
 
-    __slots__ = ("_cov", "_loc", "_version", "_view")
+    __slots__ = ("_cov", "_loc", "_origin", "_version", "_view")
 
     _loc: Tensor
     _cov: Any
     _version: int
     _view: _View | None
+    _origin: _View | None
 
     def _hold(self, loc: Tensor, cov: Any) -> None:
         self._loc = loc
         self._cov = cov
         self._version = 0
         self._view = None
+        self._origin = None
 
     @property
     def loc(self) -> Tensor:
@@ -72,6 +74,18 @@ class Handle(Random):
     def become_view(self, parent: Handle, cut: Callable[[Tensor], Tensor]) -> None:
         """Remember that this handle shares its memory with ``parent``."""
         self._view = _View(parent, cut, parent._version)
+
+    def remember_origin(self, parent: Handle, cut: Callable[[Tensor], Tensor]) -> None:
+        """Remember what this handle repeats elements of; forgotten once either is written to."""
+        self._origin = _View(parent, cut, parent._version)
+
+    @property
+    def origin(self) -> tuple[Random, Callable[[Tensor], Tensor]] | None:
+        """Where a tensor with repeated elements came from, and how."""
+        origin = self._origin
+        if origin is None or self._version > 0 or origin.parent._version != origin.version:
+            return None
+        return origin.parent, origin.cut
 
     def assign(self, loc: Tensor, cov: Any) -> None:
         """Take on a new value, as an in-place operation does, and tell the parent.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import torch
 from torch import nn
 
 __all__ = ["calling_module"]
@@ -11,6 +12,8 @@ __all__ = ["calling_module"]
 
 def calling_module() -> str:
     """Path and type of the innermost module being called, as in ``layer1.0 (BasicBlock)``."""
+    if torch.compiler.is_compiling():
+        return ""  # a traced program has no stack to read
     frame = sys._getframe(1)
     modules: list[nn.Module] = []
     while frame is not None:

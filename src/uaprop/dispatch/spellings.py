@@ -46,11 +46,25 @@ def _in_place_forms() -> dict[Operation, list[Operation]]:
 _IN_PLACE = _in_place_forms()
 
 
+def _reflected_division(input: Any, other: Any) -> Any:
+    return torch.div(other, input)
+
+
+# Methods written in Python: torch.compile knows them by identity, but does not find them in a table.
+_PYTHON_METHODS = (
+    (torch.Tensor.__rsub__, lookup(torch.rsub)),
+    (torch.Tensor.__rtruediv__, Rule(_reflected_division, exact=True, source="")),
+)
+
+
 def resolve(operation: Operation) -> tuple[Rule | None, bool]:
     """The rule for an operation and whether this spelling of it works in place."""
     found = lookup(operation)
     if found is not None:
         return found, operation is torch.Tensor.__setitem__
+    for method, known in _PYTHON_METHODS:
+        if operation is method:
+            return known, False
     for plain in _IN_PLACE.get(operation, ()):
         found = lookup(plain)
         if found is not None:

@@ -34,6 +34,8 @@ class Paired(nn.Module):
     """Mixed in before a layer of torch's: it then takes either form and answers in the same."""
 
     def forward(self, x: Any) -> Any:
-        """Apply the layer to a Gaussian, or to a pair as the report does."""
+        """Apply the layer to a Gaussian, to a pair as the report does, or to a plain tensor."""
+        if isinstance(x, Tensor):  # as the layer of torch that it is, so that it can be sampled
+            return super().forward(x)
         y = super().forward(as_gaussian(x))
         return y if isinstance(x, Gaussian) else type(x)((y.loc, y.cov.var))

@@ -48,7 +48,9 @@ def power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
     std = torch.where(noisy, var, 1).sqrt()
     total = torch.zeros_like(mean)
     for j in range(1, n + 1):
-        root = std**j * raw[n - j]  # squared last: a square can overflow where the term does not
+        root = raw[n - j]
+        for _ in range(j):  # one factor at a time, and squared last: no overflow before its time
+            root = root * std
         total = total + math.factorial(j) * math.comb(n, j) ** 2 * root * root
     gain = n * raw[n - 1] if n > 0 else torch.zeros_like(mean)
     limit = math.sqrt(largest) / 2

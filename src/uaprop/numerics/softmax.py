@@ -26,6 +26,8 @@ def _add(a: Marginal, b: Marginal) -> Marginal:
 
 def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Mean and variance of softmax along ``dim``; same shapes as the logits'."""
+    if mean.ndim == 0:
+        return torch.ones_like(mean), torch.zeros_like(var)
     dtype = mean.dtype
     if dtype in (torch.float16, torch.bfloat16):
         value, spread = softmax(mean.float(), var.float(), dim)
@@ -48,7 +50,7 @@ def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     plain = torch.softmax(m, -1)
     certain = (v == 0).all(-1, keepdim=True)
     value = torch.where(certain, plain, result.mean)
-    return value.movedim(-1, dim), result.var.movedim(-1, dim)
+    return value.movedim(-1, dim).contiguous(), result.var.movedim(-1, dim).contiguous()
 
 
 def _swap_pairs(tensor: Tensor) -> Tensor:

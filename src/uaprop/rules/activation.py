@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import UnsupportedOperation
 from ..kinds import Elementwise, Random
 from ..numerics import clipped, elementary, gelu, hardswish, logistic, mish, rectified
 from ..numerics import elu as elu_family
@@ -94,12 +95,16 @@ def selu(input: Random, inplace: bool = False) -> Elementwise:
 
 @rule(F.celu, torch.celu)
 def celu(input: Random, alpha: float = 1.0, inplace: bool = False) -> Elementwise:
+    if alpha <= 0:
+        raise UnsupportedOperation("", reason=f"alpha={alpha} is not positive")
     moments = functools.partial(elu_family.elu, a=alpha, b=1.0, scale=1 / alpha)
     return Elementwise((input,), moments)
 
 
 @rule(F.gelu)
 def gelu_(input: Random, approximate: str = "none") -> Elementwise:
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
     return Elementwise((input,), gelu.gelu_tanh if approximate == "tanh" else gelu.gelu)
 
 
@@ -115,6 +120,12 @@ def mish_(input: Random, inplace: bool = False) -> Elementwise:
 
 @rule(F.softplus)
 def softplus(input: Random, beta: float = 1.0, threshold: float = 20.0) -> Elementwise:
+    if threshold < 15:
+        raise UnsupportedOperation(
+            "",
+            reason=f"with threshold={threshold} it jumps to the identity where it still differs",
+            remedy="Leave the threshold at 20.",
+        )
     return Elementwise((input,), functools.partial(logistic.softplus, beta=beta))
 
 

@@ -13,6 +13,7 @@ from ..errors import UnsupportedOperation
 from ..kinds import Linear, Random
 from ..registry import rule
 from .contract import product
+from .repeated import convolve_repeated
 
 
 def _convolution(
@@ -36,16 +37,11 @@ def _register_convolution(operation: Callable[..., Any]) -> None:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Any:
-        return _convolution(
-            operation,
-            input,
-            weight,
-            bias,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            groups=groups,
-        )
+        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        origin = input.origin if isinstance(input, Random) else None
+        if origin is not None and not isinstance(weight, Random) and not isinstance(bias, Random):
+            return convolve_repeated(operation, origin, weight, bias, options)
+        return _convolution(operation, input, weight, bias, **options)
 
     convolution.__name__ = operation.__name__
 
@@ -104,6 +100,12 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Linear:
+    if not training and (running_mean is None or running_var is None):
+        raise UnsupportedOperation(
+            "",
+            reason="without running statistics it uses the batch's, which are random themselves",
+            remedy="Train it with track_running_stats=True.",
+        )
     if training or running_mean is None or running_var is None:
         raise UnsupportedOperation(
             "",
@@ -120,6 +122,6 @@ def batch_norm(
         affine=lambda x: F.batch_norm(
             x, running_mean, running_var, weight, bias, False, momentum, eps
         ),
-        linear=lambda x: x * scale,
-        squared=lambda v: v * scale.square(),
+        linear=lambda x: (x * scale).to(x.dtype),
+        squared=lambda v: (v * scale.square()).to(v.dtype),
     )

@@ -13,24 +13,16 @@ from ..errors import UnsupportedOperation
 from ..kinds import Elementwise, Linear, Random
 from ..numerics import elementary
 from ..registry import rule
-from .contract import product
+from .contract import product, scaled_by
 
 T = torch.Tensor
-
-
-def _scaled(input: Random, factor: float) -> Linear:
-    return Linear(
-        (input,),
-        affine=lambda x: x * factor,
-        linear=lambda x: x * factor,
-        squared=lambda v: v * factor**2,
-    )
+_LARGEST_POWER = 32
 
 
 def _sum(input: Any, other: Any, factor: float) -> Linear:
     """``input + factor · other``, either or both random."""
     if input is other:
-        return _scaled(input, 1 + factor)  # x + x is 2x, not a sum of independent terms
+        return scaled_by(input, 1 + factor)  # x + x is 2x, not a sum of independent terms
     scale = factor * factor
     if isinstance(input, Random) and isinstance(other, Random):
         return Linear(
@@ -63,12 +55,12 @@ def _as_sum(x: Tensor, constant: Any) -> Tensor:
     return x + torch.zeros_like(constant)
 
 
-@rule(torch.add, T.add)
+@rule(torch.add, T.add, T.__add__, T.__radd__)
 def add(input: Any, other: Any, *, alpha: float = 1) -> Linear:
     return _sum(input, other, alpha)
 
 
-@rule(torch.sub, T.sub, torch.subtract, T.subtract)
+@rule(torch.sub, T.sub, torch.subtract, T.subtract, T.__sub__)
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Linear:
     return _sum(input, other, -alpha)
 
@@ -90,15 +82,19 @@ def _as_factor(value: Any, partner: Any) -> Any:
     return value
 
 
-@rule(torch.mul, T.mul, torch.multiply, T.multiply)
+@rule(torch.mul, T.mul, torch.multiply, T.multiply, T.__mul__, T.__rmul__)
 def mul(input: Any, other: Any) -> Any:
     if input is other:
         return Elementwise((input,), functools.partial(elementary.power, exponent=2))
     left, right = _as_factor(input, other), _as_factor(other, input)
+    if not isinstance(right, Random):
+        return scaled_by(left, right)
+    if not isinstance(left, Random):
+        return scaled_by(right, left)
     return product(lambda x, y, _: x * y, left, right)
 
 
-@rule(torch.div, T.div, torch.true_divide, T.true_divide, torch.divide, T.divide)
+@rule(torch.div, T.div, torch.true_divide, T.true_divide, torch.divide, T.divide, T.__truediv__)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Linear:
     if isinstance(other, Random):
         raise UnsupportedOperation(
@@ -117,7 +113,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Linear:
     )
 
 
-@rule(torch.pow, T.pow, torch.float_power)
+@rule(torch.pow, T.pow)
 def pow(input: Any, exponent: Any) -> Any:
     if isinstance(exponent, Random):
         if isinstance(input, int | float) and input > 0:
@@ -128,10 +124,10 @@ def pow(input: Any, exponent: Any) -> Any:
         )
     if isinstance(exponent, Tensor) and exponent.ndim == 0:
         exponent = exponent.item()
-    if not isinstance(exponent, int | float) or exponent != int(exponent) or exponent < 0:
+    if not isinstance(exponent, int | float) or exponent not in range(_LARGEST_POWER + 1):
         raise UnsupportedOperation(
             "",
             reason=f"a Gaussian to the power {exponent} has no moments in closed form, or none at all",
-            remedy="Whole exponents from 0 on have a rule.",
+            remedy=f"Whole exponents from 0 to {_LARGEST_POWER} have a rule.",
         )
     return Elementwise((input,), functools.partial(elementary.power, exponent=int(exponent)))

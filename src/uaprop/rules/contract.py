@@ -59,6 +59,16 @@ def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bo
     return result
 
 
+def scaled_by(input: Random, factor: Any) -> Linear:
+    """``input · factor`` elementwise; the variance is multiplied twice, as a square can overflow."""
+    return Linear(
+        (input,),
+        affine=lambda x: x * factor,
+        linear=lambda x: x * factor,
+        squared=lambda v: v * factor * factor,
+    )
+
+
 @rule(torch.matmul, T.matmul)
 def matmul(input: Any, other: Any) -> Any:
     return product(lambda x, y, _: torch.matmul(x, y), input, other)

@@ -44,8 +44,9 @@ def _plain(value: Any) -> Any:
 
 def _register_join(operation: Callable[..., Tensor], *spellings: Callable[..., Tensor]) -> None:
     @rule(operation, *spellings)
-    def join(tensors: Sequence[Any], dim: int = 0) -> Linear:
-        return _assembled(tensors, lambda parts: operation(parts, dim))
+    def join(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Linear:
+        where = dim if axis is None else axis
+        return _assembled(tensors, lambda parts: operation(parts, where))
 
     join.__name__ = operation.__name__
 
@@ -64,8 +65,13 @@ _register_stack(torch.hstack)
 _register_stack(torch.vstack)
 
 
-@rule(torch.where, T.where)
-def where(condition: Tensor, input: Any, other: Any) -> Linear:
+@rule(T.where)
+def where_method(self: Any, condition: Any, other: Any) -> Linear:
+    return where(condition, self, other)
+
+
+@rule(torch.where)
+def where(condition: Any, input: Any, other: Any) -> Linear:
     if isinstance(condition, Random):
         raise UnsupportedOperation("", reason="its condition is random")
     return _assembled((input, other), lambda parts: torch.where(condition, parts[0], parts[1]))
@@ -82,6 +88,9 @@ def masked_fill(input: Random, mask: Tensor, value: Any) -> Linear:
 
 @rule(T.__setitem__)
 def setitem(input: Random, index: Any, value: Any) -> Linear:
+    if any(isinstance(part, Random) for part in (index if isinstance(index, tuple) else (index,))):
+        raise UnsupportedOperation("", reason="its index is random")
+
     def put(parts: list[Any]) -> Tensor:
         whole = parts[0].clone()
         whole[index] = parts[1]

@@ -165,7 +165,9 @@ def _register_max_pool(
         return_indices: bool = False,
     ) -> Joint:
         if return_indices:
-            raise UnsupportedOperation("", reason="the index of a maximum is random")
+            raise UnsupportedOperation(
+                "", reason="the index of a maximum is random", remedy="Use return_indices=False."
+            )
         kernels = _per_dim(kernel_size, dims)
         strides = _per_dim(stride, dims) if stride else kernels
         paddings, dilations = _per_dim(padding, dims), _per_dim(dilation, dims)
@@ -201,4 +203,6 @@ _register_max_pool(F.max_pool3d, 3, torch.max_pool3d)
     torch.max_pool1d_with_indices,
 )
 def max_pool_with_indices(input: Random, *args: Any, **kwargs: Any) -> Any:
-    raise UnsupportedOperation("", reason="the index of a maximum is random")
+    raise UnsupportedOperation(
+                "", reason="the index of a maximum is random", remedy="Use return_indices=False."
+            )

@@ -16,7 +16,7 @@ from .pool import adaptive_average
 @rule(F.pad)
 def pad(input: Random, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
     if mode != "constant":  # reflect, replicate and circular repeat elements
-        return Select((input,), lambda t: F.pad(t, pad, mode))
+        return Select((input,), lambda t: F.pad(t, pad, mode), repeats=True)
     return Linear(
         (input,),
         affine=lambda x: F.pad(x, pad, "constant", value),

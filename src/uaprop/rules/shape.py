@@ -19,6 +19,13 @@ def _plain(value: Any) -> Any:
     return value.loc if isinstance(value, Random) else value
 
 
+def _refuse_integers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Conversions by dtype, or to that of another tensor; an index tensor is not a target."""
+    for target in (*args, *kwargs.values()):
+        if isinstance(target, torch.dtype) and not target.is_floating_point:
+            raise UnsupportedOperation("", reason=f"a Gaussian cannot have the dtype {target}")
+
+
 def _register_selection(operation: Callable[..., Any], *spellings: Callable[..., Any]) -> None:
     @rule(operation, *spellings)
     def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
@@ -27,6 +34,7 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
         kwargs = {name: _plain(value) for name, value in kwargs.items()}
         if not isinstance(input, Random):
             return operation(input, *args, **kwargs)
+        _refuse_integers(args, kwargs)
         return Select((input,), lambda t: operation(t, *args, **kwargs))
 
     selection.__name__ = operation.__name__
@@ -37,11 +45,11 @@ _BOTH = (
     *("movedim", "moveaxis", "squeeze", "unsqueeze", "flip", "fliplr", "flipud", "roll", "rot90"),
     *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "diagonal", "adjoint"),
     *("index_select", "gather", "take_along_dim", "repeat_interleave", "tile", "broadcast_to"),
-    *("clone", "tril", "triu"),
+    *("clone", "tril", "triu", "ravel", "hsplit", "vsplit", "diag", "masked_select"),
 )
 _METHODS = (
     *("view", "view_as", "reshape_as", "expand", "expand_as", "repeat", "contiguous", "unfold"),
-    *("type_as", "float", "double", "half", "bfloat16", "cpu", "cuda", "detach"),
+    *("float", "double", "half", "bfloat16", "cpu", "cuda", "detach"),
 )
 
 for _name in _BOTH:
@@ -60,10 +68,14 @@ def to(input: Any, *args: Any, **kwargs: Any) -> Any:
     args = tuple(_plain(a) for a in args)
     if not isinstance(input, Random):
         return T.to(input, *args, **kwargs)
-    target = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)), None)
-    if target is not None and not target.is_floating_point:
-        raise UnsupportedOperation("", reason=f"a Gaussian cannot have the dtype {target}")
+    dtypes = tuple(a.dtype for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
+    _refuse_integers((*args, *dtypes), kwargs)
     return Select((input,), lambda t: t.to(*args, **kwargs))
+
+
+@rule(T.type_as)
+def type_as(input: Any, other: Any) -> Any:
+    return to(input, _plain(other).dtype)
 
 
 @rule(T.__getitem__)
