@@ -119,6 +119,8 @@ T.add("einsum", lambda x: torch.einsum("bi,jk->bj", x, like(constant(3, 2), x)),
       label="lonely")  # fmt: skip
 T.add("einsum", lambda x: torch.einsum("...i,ij,j->...", x, like(constant(3, 4), x),
       like(constant(4), x)), (2, 3), label="three")  # fmt: skip
+T.add("einsum", lambda x: torch.einsum("ij,jk->ik", x, like(constant(3, 2), x)), (4, 1),
+      label="broadcast")  # fmt: skip
 T.add("einsum", lambda x: torch.einsum("ii->i", x), (3, 3), label="diagonal")
 T.add("einsum", lambda x: torch.einsum("ij->j", x), (3, 3), label="sum")
 T.add("einsum", lambda x: torch.einsum("bi,bj", x[:, :2], x[:, 2:]), (2, 5), "bilinear",
@@ -158,6 +160,8 @@ T.add("sum", lambda x: torch.sum(x), label="all")
 T.add("mean", lambda x: x.mean([1, 2]), (2, 3, 4))
 T.add("mean", lambda x: torch.mean(x, dim=-1, keepdim=True), label="one")
 T.add("mean", lambda x: torch.mean(x), label="all")
+T.add("sum", lambda x: torch.sum(x, axis=1, keepdims=True), label="axis")
+T.add("mean", lambda x: torch.mean(x[0, 0], 0), label="scalar")
 
 # ------------------------------------------------------------------ pooling
 T.add("avg_pool1d", lambda x: F.avg_pool1d(x, 3, 2, 1, True, False), (2, 2, 8))
@@ -228,6 +232,11 @@ for _name, _call, _shape in (
     ("rot90", lambda x: torch.rot90(x), (2, 3)),
     ("tile", lambda x: x.tile(2, 1), (2, 3)),
     ("broadcast_to", lambda x: x.broadcast_to(4, 2, 3), (2, 3)),
+    ("ravel", lambda x: x.ravel(), (2, 3)),
+    ("hsplit", lambda x: x.hsplit(3)[1], (2, 3)),
+    ("vsplit", lambda x: torch.vsplit(x, 2)[1], (2, 3)),
+    ("diag", lambda x: x.diag(), (3, 3)),
+    ("masked_select", lambda x: x.masked_select(torch.tensor([True, False, True])), (2, 3)),
     ("clone", lambda x: x.clone(), (2, 3)),
     ("diagonal", lambda x: x.diagonal(), (3, 3)),
     ("tril", lambda x: x.tril(), (3, 3)),
@@ -265,6 +274,10 @@ T.add("hstack", lambda x: torch.hstack([x, like(constant(2, 1), x)]), (2, 3))
 T.add("vstack", lambda x: torch.vstack([x, like(constant(1, 3), x)]), (2, 3))
 T.add("where", lambda x: torch.where(constant(2, 3) > 0, x, 1.5), (2, 3))
 T.add("where", lambda x: torch.where(constant(2, 3) > 0, x[:2], x[2:]), (4, 3), label="random")
+T.add("where_method", lambda x: x.where(constant(2, 3) > 0, 1.5), (2, 3))
+T.add("copy_", lambda x: (x * 1).copy_(x[:1] * 2), (2, 3))
+T.add("fill_", lambda x: (x * 1).fill_(2.0), (2, 3))
+T.add("zero_", lambda x: (x * 1).zero_(), (2, 3))
 T.add("masked_fill", lambda x: x.masked_fill(constant(2, 3) > 0, 2.0), (2, 3))
 
 

@@ -17,7 +17,7 @@ ORDER = [
     {"registry", "covariance"},
     {"rules"},
     {"dispatch"},
-    {"operators", "statistic", "gaussian"},
+    {"operators", "statistic", "boundary", "gaussian"},
     {"methods"},
     {"nn", "check"},
     {"plot", "report", "demo"},

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .covariance import Covariance, Diagonal
+from .boundary import as_mean, as_spread, check_spread, root
+from .covariance import Covariance, Diagonal, Empirical
 from .dispatch import Handle, apply
 from .operators import Operators
 from .statistic import Statistic
@@ -48,15 +49,15 @@ class Gaussian(Operators, Handle):
         *,
         std: Tensor | float | None = None,
     ) -> None:
-        loc = _as_mean(mean)
+        loc = as_mean(mean)
         if (var is None) == (std is None):
             given = "neither" if var is None else "both"
             raise TypeError(f"Gaussian takes var or std, exactly one of them; {given} were given")
         spread, name = (var, "var") if var is not None else (std, "std")
-        spread = _as_spread(spread, name, loc)
+        spread = as_spread(spread, name, loc)
         variance = spread if name == "var" else spread.square()
         if name == "std":
-            _check(variance, "the square of std")
+            check_spread(variance, "the square of std")
         try:
             loc, variance = torch.broadcast_tensors(loc, variance)
         except RuntimeError:
@@ -88,7 +89,7 @@ class Gaussian(Operators, Handle):
     @property
     def std(self) -> Statistic:
         """The marginal standard deviations; called, torch's reduction of that name."""
-        return Statistic.of(_root(self.cov.var), self, torch.Tensor.std)
+        return Statistic.of(root(self.cov.var), self, torch.Tensor.std)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -178,9 +179,9 @@ class Gaussian(Operators, Handle):
             return head + ")"
         if self.numel() <= 8:
             mean = _short(self.loc)
-            std = _short(_root(self.cov.var))
+            std = _short(root(self.cov.var))
             return f"{head}, mean={mean}, std={std})"
-        means, stds = self.loc.detach(), _root(self.cov.var.detach())
+        means, stds = self.loc.detach(), root(self.cov.var.detach())
         return (
             f"{head}, mean in [{means.min():.4g}, {means.max():.4g}], "
             f"std in [{stds.min():.4g}, {stds.max():.4g}])"
@@ -239,73 +240,31 @@ _METADATA = frozenset(
 )
 
 
-def _as_mean(mean: Tensor | float) -> Tensor:
-    if isinstance(mean, Gaussian):
-        raise TypeError("the mean is a Gaussian already; pass a tensor")
-    loc = mean if isinstance(mean, Tensor) else torch.as_tensor(mean)
-    if isinstance(loc, Statistic):
-        loc = loc.as_subclass(Tensor)
-    if not loc.is_floating_point():
-        raise TypeError(
-            f"the mean must be floating-point, not {loc.dtype}; convert it, as in mean.float()"
-        )
-    return loc
-
-
-def _as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
-    if isinstance(value, Gaussian):
-        raise TypeError(f"{name} is a Gaussian; pass a tensor, such as its .var")
-    if isinstance(value, Tensor):
-        if value.device != loc.device and value.ndim > 0:
-            raise ValueError(
-                f"mean is on {loc.device} but {name} on {value.device}; move one of them"
-            )
-        if value.is_complex():
-            raise TypeError(f"{name} must be real, not {value.dtype}")
-        if isinstance(value, Statistic):
-            value = value.as_subclass(Tensor)
-        spread = value.to(device=loc.device, dtype=loc.dtype)
-    else:
-        spread = torch.as_tensor(value, dtype=loc.dtype, device=loc.device)
-    _check(spread, name)
-    return spread
-
-
-def _check(spread: Tensor, name: str) -> None:
-    if torch.compiler.is_compiling() or spread.numel() == 0 or spread.is_meta:
-        return
-    low, high = spread.detach().aminmax()
-    if not (low >= 0 and high < torch.inf):
-        if low < 0:
-            problem = f"negative (the smallest is {low.item():.6g})"
-        else:
-            problem = "infinite or NaN"
-        raise ValueError(f"{name} must be finite and not negative; some of it is {problem}")
-
-
-def _root(var: Tensor) -> Tensor:
-    """``√v`` with a zero gradient, not an infinite one, at ``v = 0``."""
-    positive = var > 0
-    return torch.where(positive, torch.where(positive, var, 1).sqrt(), 0)
-
-
 def _short(tensor: Tensor) -> str:
     return str([float(f"{value:.4g}") for value in tensor.detach().flatten().tolist()])
 
 
-def _flatten(value: Gaussian) -> tuple[list[Any], None]:
-    return [value.loc, value.cov], None
+def _register(kind: type, name: str, fields: Callable[[Any], dict[str, Any]], make: Any) -> None:
+    """Make a class a pytree whose children are its fields, for torch.compile and torch.export."""
+    pytree.register_pytree_node(
+        kind,
+        lambda value: (list(fields(value).values()), None),
+        lambda children, context: make(*children),
+        serialized_type_name=name,
+        flatten_with_keys_fn=lambda value: (
+            [(pytree.GetAttrKey(key), child) for key, child in fields(value).items()],
+            None,
+        ),
+    )
 
 
-def _unflatten(children: Any, context: Any) -> Gaussian:
-    loc, cov = children
-    return Gaussian.from_covariance(loc, cov)
-
-
-pytree.register_pytree_node(Gaussian, _flatten, _unflatten, serialized_type_name="uaprop.Gaussian")
-pytree.register_pytree_node(
-    Diagonal,
-    lambda cov: ([cov.var], None),
-    lambda children, context: Diagonal(*children),
-    serialized_type_name="uaprop.covariance.Diagonal",
+_register(
+    Gaussian,
+    "uaprop.Gaussian",
+    lambda x: {"loc": x.loc, "cov": x.cov},
+    Gaussian.from_covariance,
+)
+_register(Diagonal, "uaprop.covariance.Diagonal", lambda c: {"var": c.var}, Diagonal)
+_register(
+    Empirical, "uaprop.covariance.Empirical", lambda c: {"var": c.var, "kept": c.kept}, Empirical
 )

@@ -72,12 +72,14 @@ class Select:
     """A rearrangement: every output element is one input element.
 
     ``apply`` acts on means, variances and probes alike, and may return several tensors. With ``repeats``
-    an element may appear more than once, and the result remembers its origin.
+    an element may appear more than once, and the result remembers its origin; with ``converts`` all
+    elements stay where they are and only dtype, device or memory change.
     """
 
     inputs: tuple[Random]
     apply: Callable[[Tensor], Any]
     repeats: bool = False
+    converts: bool = False
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,12 @@ class Operators:
     def __itruediv__(self, other: Any) -> Any:
         return self._run(torch.Tensor.div_, self, other)
 
+    def __floordiv__(self, other: Any) -> Any:
+        return self._run(torch.floor_divide, self, other)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._run(torch.remainder, self, other)
+
     def __pow__(self, exponent: Any) -> Any:
         return self._run(torch.pow, self, exponent)
 

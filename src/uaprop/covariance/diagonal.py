@@ -38,7 +38,8 @@ class Diagonal(Covariance):
 
     def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Independent normal draws."""
-        std = self._var.sqrt()
+        positive = self._var > 0  # the derivative of a root is infinite at 0
+        std = torch.where(positive, torch.where(positive, self._var, 1).sqrt(), 0)
         noise = torch.randn(
             (count, *std.shape), dtype=std.dtype, device=std.device, generator=generator
         )

@@ -32,6 +32,11 @@ class Empirical(Covariance):
         """Marginal sample variances."""
         return self._var
 
+    @property
+    def kept(self) -> Tensor | None:
+        """The dense covariance if it was kept."""
+        return self._dense
+
     def dense(self) -> Tensor:
         """The sample covariance of each batch element.
 
@@ -59,8 +64,10 @@ class Empirical(Covariance):
 
     @classmethod
     def select(cls, kind: Select) -> Any:
-        """The same rearrangement of the marginals; the dense covariance is dropped."""
-        return rearranged(kind, cls)
+        """The same rearrangement of the marginals; a conversion keeps the dense covariance too."""
+        dense = kind.inputs[0].cov.kept if kind.converts else None
+        converted = None if dense is None else kind.apply(dense)
+        return rearranged(kind, lambda var: cls(var, converted))
 
     @classmethod
     def _refuse(cls) -> NoReturn:

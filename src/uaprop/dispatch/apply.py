@@ -51,6 +51,12 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
                 remedy="Write x = x + y instead of x += y, or start from ua.Gaussian(x, var=0).",
             )
         answer = _call(rule, operation, args, kwargs)
+        if inplace and isinstance(answer, Select):
+            raise UnsupportedOperation(
+                name_of(operation),
+                reason="a Gaussian does not change its shape or dtype in place",
+                remedy="Write x = x.unsqueeze(0) instead of x.unsqueeze_(0), and likewise.",
+            )
         result = _realise(answer, wrap) if isinstance(answer, _KINDS) else answer
     except UnsupportedOperation as error:
         raise UnsupportedOperation(

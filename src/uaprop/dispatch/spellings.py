@@ -44,6 +44,9 @@ def _in_place_forms() -> dict[Operation, list[Operation]]:
 
 
 _IN_PLACE = _in_place_forms()
+_ALWAYS_IN_PLACE = frozenset(
+    {torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_}
+)
 
 
 def _reflected_division(input: Any, other: Any) -> Any:
@@ -61,7 +64,7 @@ def resolve(operation: Operation) -> tuple[Rule | None, bool]:
     """The rule for an operation and whether this spelling of it works in place."""
     found = lookup(operation)
     if found is not None:
-        return found, operation is torch.Tensor.__setitem__
+        return found, operation in _ALWAYS_IN_PLACE
     for method, known in _PYTHON_METHODS:
         if operation is method:
             return known, False

@@ -47,8 +47,12 @@ def samples(
         a standard deviation: about ``1/√(2·samples)``.
 
     Raises:
+        TypeError: if the numbers are not whole, or the model returns something random that is
+            no floating-point tensor.
         ValueError: if there are fewer than 2 samples or the chunk is not positive.
     """
+    if not isinstance(samples, int) or not isinstance(seed, int):
+        raise TypeError(f"samples and seed must be whole numbers, not {samples!r} and {seed!r}")
     if samples < 2:
         raise ValueError(f"a variance needs at least 2 samples, not {samples}")
     if chunk is not None and chunk < 1:
@@ -58,7 +62,7 @@ def samples(
     )
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Gaussian)]
     elements = sum(leaves[i].numel() for i in places)
-    size = min(samples, chunk or max(1, _CHUNK_ELEMENTS // max(elements, 1)))
+    size = chunk or 1  # one draw first, to see how large the output is
 
     def call(*draws: Tensor) -> Any:
         filled = list(leaves)
@@ -72,14 +76,19 @@ def samples(
     totals: list[_Accumulator] | None = None
     with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
         torch.manual_seed(_other_seed(seed))
-        for start in range(0, samples, size):
-            count = min(size, samples - start)
+        done = 0
+        while done < samples:
+            count = min(size, samples - done)
             outputs, out_spec = pytree.tree_flatten(run(*stream.take(count)))
             if totals is None:
                 totals = [_Accumulator() for _ in outputs]
             for total, output in zip(totals, outputs, strict=True):
                 total.add(output)
+            done += count
             progress.advance(count)
+            if chunk is None and done == 1:
+                largest = sum(o.numel() for o in outputs if isinstance(o, Tensor))
+                size = max(1, _CHUNK_ELEMENTS // max(elements, largest, 1))
     assert totals is not None
     return pytree.tree_unflatten([total.result() for total in totals], out_spec)
 
@@ -134,7 +143,25 @@ class _Batched:
 
 
 def _stacked(values: tuple[Any, ...]) -> Any:
-    return torch.stack(values) if isinstance(values[0], Tensor) else values[0]
+    if isinstance(values[0], Tensor):
+        return torch.stack(values)
+    for other in values[1:]:
+        _same(values[0], other)
+    return values[0]
+
+
+def _same(first: Any, other: Any) -> None:
+    """Whatever is no tensor must not depend on the draw: it would be one draw's value.
+
+    Raises:
+        TypeError: if the two differ.
+    """
+    plain = isinstance(first, bool | int | float | str | bytes)
+    if not (first is other or (plain and type(first) is type(other) and first == other)):
+        raise TypeError(
+            f"the model returns a {type(first).__name__} that depends on its input; only tensors, in "
+            "tuples, lists and dicts, have a mean and a variance"
+        )
 
 
 class _Accumulator:
@@ -143,6 +170,7 @@ class _Accumulator:
     def __init__(self) -> None:
         self.count = 0
         self.constant: Any = None
+        self.seen = False
         self.dtype = torch.float64
         self.mean = self.squares = torch.zeros(())
         self.products: Tensor | None = None
@@ -150,7 +178,9 @@ class _Accumulator:
     def add(self, draws: Any) -> None:
         """Take in draws, stacked along the first dimension."""
         if not isinstance(draws, Tensor):
-            self.constant = draws
+            if self.seen:
+                _same(self.constant, draws)
+            self.constant, self.seen = draws, True
             return
         if not draws.is_floating_point():
             raise TypeError(

@@ -60,9 +60,12 @@ class UABCELoss(nn.Module):
             A scalar, or a tensor of the score's shape for ``reduction="none"``.
 
         Raises:
+            TypeError: if the target is no tensor.
             ValueError: if the shapes differ.
         """
         x = as_gaussian(score)
+        if not isinstance(target, Tensor):
+            raise TypeError(f"the target must be a tensor, not {type(target).__name__}")
         if target.shape != x.shape:
             raise ValueError(
                 f"target of shape {tuple(target.shape)} does not match the score's {tuple(x.shape)}"

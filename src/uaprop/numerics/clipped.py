@@ -29,13 +29,13 @@ _SQRT_HALF = math.sqrt(0.5)
 @working_precision
 def clamp(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) -> Moments:
     """``min(max(x, low), high)``; bounds are numbers or tensors that broadcast to ``mean``."""
-    low = torch.as_tensor(low, dtype=mean.dtype, device=mean.device)
-    high = torch.as_tensor(high, dtype=mean.dtype, device=mean.device)
-    low = torch.minimum(low, high)  # torch lets the upper bound win
-    low, high = low.expand(mean.shape), high.expand(mean.shape)
-    noisy = var > ((high - low) / 2) ** 2
+    lower = torch.as_tensor(low, dtype=mean.dtype, device=mean.device)
+    upper = torch.as_tensor(high, dtype=mean.dtype, device=mean.device)
+    lower = torch.minimum(lower, upper)  # torch lets the upper bound win
+    mean, var, lower, upper = torch.broadcast_tensors(mean, var, lower, upper)
+    noisy = var > ((upper - lower) / 2) ** 2
     return piecewise(
-        noisy, _wide_noise, _narrow_noise, mean, var, low, high, safe=((0.0, 1e10), (0.0, 0.0))
+        noisy, _wide_noise, _narrow_noise, mean, var, lower, upper, safe=((0.0, 1e10), (0.0, 0.0))
     )
 
 

@@ -44,7 +44,7 @@ def power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
     raw = [torch.ones_like(mean), mean]
     for k in range(2, n + 1):
         last, before = (raw[i].clamp(-largest, largest) for i in (k - 1, k - 2))  # never 0·∞
-        raw.append(mean * last + (k - 1) * var * before)
+        raw.append(mean * last + (k - 1) * (var * before))
     std = torch.where(noisy, var, 1).sqrt()
     total = torch.zeros_like(mean)
     for j in range(1, n + 1):

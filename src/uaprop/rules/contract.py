@@ -95,12 +95,17 @@ def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: flo
 
 
 @rule(torch.einsum)
-def einsum(equation: str, *operands: Any) -> Any:
+def einsum(equation: Any, *operands: Any) -> Any:
+    if not isinstance(equation, str):
+        raise UnsupportedOperation(
+            "", reason="its sublist form has no rule", remedy="Write the equation as a string."
+        )
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
     terms, output = _parse(equation, len(operands))
-    random = [(t, o) for t, o in zip(terms, operands, strict=True) if isinstance(o, Random)]
-    constant = [(t, o) for t, o in zip(terms, operands, strict=True) if not isinstance(o, Random)]
+    pairs = _without_broadcast_labels(list(zip(terms, operands, strict=True)))
+    random = [(t, o) for t, o in pairs if isinstance(o, Random)]
+    constant = [(t, o) for t, o in pairs if not isinstance(o, Random)]
     if len(random) == 1:
         return _einsum_linear(*random[0], constant, output)
     if len(random) == 2 and not constant:
@@ -110,6 +115,24 @@ def einsum(equation: str, *operands: Any) -> Any:
         reason=f"'{equation}' multiplies {len(random)} random operands and {len(constant)} constants",
         remedy="Split it into products of two operands.",
     )
+
+
+def _without_broadcast_labels(pairs: list[tuple[list[str], Any]]) -> list[tuple[list[str], Any]]:
+    """Drop a label of size 1 that has another size elsewhere: torch broadcasts it there."""
+    sizes: dict[str, int] = {}
+    for term, operand in pairs:
+        if "..." not in term:
+            for label, size in zip(term, operand.shape, strict=True):
+                sizes[label] = max(size, sizes.get(label, 1))
+    kept = []
+    for term, operand in pairs:
+        if "..." not in term:
+            for dim in reversed(range(len(term))):
+                if operand.shape[dim] == 1 < sizes[term[dim]]:
+                    operand = operand.squeeze(dim)
+                    term = [*term[:dim], *term[dim + 1 :]]
+        kept.append((term, operand))
+    return kept
 
 
 def _parse(equation: str, count: int) -> tuple[list[list[str]], list[str]]:

@@ -97,3 +97,18 @@ def setitem(input: Random, index: Any, value: Any) -> Linear:
         return whole
 
     return _assembled((input, value), put)
+
+
+@rule(T.copy_)
+def copy_(input: Random, src: Any, non_blocking: bool = False) -> Linear:
+    return setitem(input, ..., src)
+
+
+@rule(T.fill_)
+def fill_(input: Random, value: Any) -> Linear:
+    return setitem(input, ..., value)
+
+
+@rule(T.zero_)
+def zero_(input: Random) -> Linear:
+    return setitem(input, ..., 0.0)

@@ -129,7 +129,7 @@ def adaptive_avg_pool3d(input: Random, output_size: Any) -> Linear:
     return adaptive_average(input, output_size, 3)
 
 
-_OUTSIDE = -1e30  # torch pads a maximum with minus infinity; this loses against everything too
+_OUTSIDE = -1e30  # torch pads a maximum with minus infinity; this loses as well, and subtracts
 
 
 def _largest_along(
@@ -204,5 +204,5 @@ _register_max_pool(F.max_pool3d, 3, torch.max_pool3d)
 )
 def max_pool_with_indices(input: Random, *args: Any, **kwargs: Any) -> Any:
     raise UnsupportedOperation(
-                "", reason="the index of a maximum is random", remedy="Use return_indices=False."
-            )
+        "", reason="the index of a maximum is random", remedy="Use return_indices=False."
+    )

@@ -53,7 +53,7 @@ def mean(
     dims, keep = dim if axis is None else axis, keepdim or keepdims
     whole = dims is None or (isinstance(dims, list | tuple) and len(dims) == 0) or input.ndim == 0
     chosen = range(input.ndim) if whole else ([dims] if isinstance(dims, int) else dims)
-    count = math.prod(input.shape[d] for d in chosen)
+    count = math.prod([input.shape[d] for d in chosen])
 
     def apply(x: Tensor) -> Tensor:
         return torch.mean(x, dims, keep, dtype=dtype)

@@ -20,6 +20,10 @@ from ..kinds import Linear, Random
 __all__ = ["convolve_repeated"]
 
 
+def _last(place: tuple[int, ...]) -> Any:
+    return (..., *place)
+
+
 def _each(value: Any, dims: int) -> list[int]:
     return [value] * dims if isinstance(value, int) else list(value)
 
@@ -53,18 +57,23 @@ def convolve_repeated(
         result = operation(pad(v), weight * weight, None, **options)
         spans = [(n - 1) * s + 1 for n, s in zip(result.shape[-dims:], strides, strict=True)]
         around = F.pad(pad(v), zeros)
-        numbers = torch.arange(v.shape[-dims:].numel(), dtype=v.dtype, device=v.device)
+        # positions as floats, which padding takes; float32 counts exactly to 2^24
+        count = v.shape[-dims:].numel()
+        exact = torch.float32 if count < 2**24 else torch.float64
+        numbers = torch.arange(count, dtype=exact, device=v.device)
         lead = (1,) * (v.ndim - dims)
         numbers = F.pad(pad(numbers.view(*lead, *v.shape[-dims:])), zeros)
 
         def seen_by(tensor: Tensor, place: tuple[int, ...]) -> Tensor:
             starts = [p * d for p, d in zip(place, dilations, strict=True)]
             cut = (slice(a, a + n, s) for a, n, s in zip(starts, spans, strides, strict=True))
-            return tensor[(..., *cut)]
+            index: Any = (..., *cut)
+            return tensor[index]
 
         for a, b in itertools.combinations(itertools.product(*map(range, sizes)), 2):
             same = seen_by(numbers, a) == seen_by(numbers, b)
-            products = (weight[(..., *a)] * weight[(..., *b)]).view(*weight.shape[:2], *[1] * dims)
+            first, second = (weight[_last(place)] for place in (a, b))
+            products = (first * second).view(*weight.shape[:2], *[1] * dims)
             pair = operation(seen_by(around, a) * same, products, groups=options["groups"])
             result = result + 2 * pair
         return result

@@ -15,6 +15,19 @@ from ..registry import rule
 T = torch.Tensor
 
 
+_CONVERSIONS = {
+    T.detach,
+    T.float,
+    T.double,
+    T.half,
+    T.bfloat16,
+    T.cpu,
+    T.cuda,
+    torch.clone,
+    T.clone,
+}
+
+
 def _plain(value: Any) -> Any:
     return value.loc if isinstance(value, Random) else value
 
@@ -35,7 +48,8 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
         if not isinstance(input, Random):
             return operation(input, *args, **kwargs)
         _refuse_integers(args, kwargs)
-        return Select((input,), lambda t: operation(t, *args, **kwargs))
+        converts = operation in _CONVERSIONS
+        return Select((input,), lambda t: operation(t, *args, **kwargs), converts=converts)
 
     selection.__name__ = operation.__name__
 
@@ -70,7 +84,7 @@ def to(input: Any, *args: Any, **kwargs: Any) -> Any:
         return T.to(input, *args, **kwargs)
     dtypes = tuple(a.dtype for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
     _refuse_integers((*args, *dtypes), kwargs)
-    return Select((input,), lambda t: t.to(*args, **kwargs))
+    return Select((input,), lambda t: t.to(*args, **kwargs), converts=True)
 
 
 @rule(T.type_as)
