@@ -32,7 +32,7 @@ from .widths import bounded, by_width, positive_part
 
 __all__ = ["logsigmoid", "sigmoid", "silu", "softplus", "tanh"]
 
-_PATH = legendre(8)
+_PATH = legendre(5)
 _NARROW = 0.8  # σ up to which Gauss-Hermite quadrature has all digits
 
 
@@ -93,7 +93,7 @@ def tanh(mean: Tensor, var: Tensor) -> Moments:
 
 def _tanh_mean(mean: Tensor, var: Tensor, sigmoid_mean: Tensor) -> Tensor:
     size = 1 - 2 * sigmoid_mean
-    small = mean.abs() < 0.4
+    small = mean.abs() < 0.2
 
     def slope(m: Tensor, v: Tensor) -> Moments:
         nodes, weights = tensors(_PATH, m)
