@@ -10,7 +10,7 @@ from torch import Tensor
 from .kinds import Random
 from .statistic import Statistic
 
-__all__ = ["as_mean", "as_spread", "check_spread", "root"]
+__all__ = ["as_mean", "as_spread", "check_spread"]
 
 
 def as_mean(mean: Tensor | float) -> Tensor:
@@ -77,9 +77,3 @@ def check_spread(spread: Tensor, name: str) -> None:
         else:
             problem = "infinite or NaN"
         raise ValueError(f"{name} must be finite and not negative; some of it is {problem}")
-
-
-def root(var: Tensor) -> Tensor:
-    """``√v`` with a zero gradient, not an infinite one, at ``v = 0``."""
-    positive = var > 0
-    return torch.where(positive, torch.where(positive, var, 1).sqrt(), 0)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .boundary import as_mean, as_spread, check_spread, root
+from .boundary import as_mean, as_spread, check_spread
 from .covariance import Covariance, Diagonal, Empirical
 from .dispatch import Handle, apply
+from .numerics.moments import root
 from .operators import Operators
 from .statistic import Statistic
 

@@ -16,7 +16,17 @@ from torch import Tensor
 
 from .numerics.moments import Moments
 
-__all__ = ["Bilinear", "Elementwise", "Joint", "Kind", "Linear", "Noise", "Random", "Select"]
+__all__ = [
+    "Bilinear",
+    "Elementwise",
+    "Joint",
+    "Kind",
+    "Linear",
+    "Noise",
+    "Random",
+    "Select",
+    "plain",
+]
 
 
 class Random(ABC):
@@ -48,6 +58,11 @@ class Random(ABC):
     def ndim(self) -> int:
         """The number of dimensions."""
         return self.loc.ndim
+
+
+def plain(value: Any) -> Any:
+    """The mean of a random tensor; anything else as it is."""
+    return value.loc if isinstance(value, Random) else value
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
+from ..numerics.moments import root
 from .base import Covariance, Result, per_batch_element, rearranged
 
 __all__ = ["Diagonal"]
@@ -38,8 +39,7 @@ class Diagonal(Covariance):
 
     def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Independent normal draws."""
-        positive = self._var > 0  # the derivative of a root is infinite at 0
-        std = torch.where(positive, torch.where(positive, self._var, 1).sqrt(), 0)
+        std = root(self._var)
         noise = torch.randn(
             (count, *std.shape), dtype=std.dtype, device=std.device, generator=generator
         )

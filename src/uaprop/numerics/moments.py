@@ -15,6 +15,7 @@ __all__ = [
     "in_chunks",
     "piecewise",
     "reflected",
+    "root",
     "scaled",
     "standard",
     "working_precision",
@@ -58,6 +59,12 @@ def working_precision(function: MomentFunction) -> MomentFunction:
         return Moments(*(t.to(dtype) for t in result)) if half else result
 
     return wrapped
+
+
+def root(var: Tensor) -> Tensor:
+    """``√v`` with a zero gradient, not an infinite one, at ``v = 0``."""
+    positive = var > 0
+    return torch.where(positive, torch.where(positive, var, 1).sqrt(), 0)
 
 
 def standard(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Linear, Random
+from ..kinds import Linear, Random, plain
 from ..registry import rule
 
 T = torch.Tensor
@@ -25,7 +25,7 @@ def _assembled(operands: Sequence[Any], build: Callable[[list[Any]], Tensor]) ->
             parts[place] = value
         return build(parts)
 
-    zeros = [torch.zeros_like(o) if isinstance(o, Tensor) else 0.0 for o in map(_plain, operands)]
+    zeros = [torch.zeros_like(o) if isinstance(o, Tensor) else 0.0 for o in map(plain, operands)]
 
     def without_constants(*values: Tensor) -> Tensor:
         return filled(values, zeros)
@@ -36,10 +36,6 @@ def _assembled(operands: Sequence[Any], build: Callable[[list[Any]], Tensor]) ->
         linear=without_constants,
         squared=without_constants,
     )
-
-
-def _plain(value: Any) -> Any:
-    return value.loc if isinstance(value, Random) else value
 
 
 def _register_join(operation: Callable[..., Tensor], *spellings: Callable[..., Tensor]) -> None:

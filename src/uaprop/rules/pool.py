@@ -15,7 +15,8 @@ from ..numerics.maximum import Marginal, tournament
 from ..registry import rule
 
 
-def _per_dim(value: Any, dims: int) -> tuple[int, ...]:
+def per_dim(value: Any, dims: int) -> tuple[int, ...]:
+    """A size for each dimension from one for all, or from one each."""
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(tuple(value)))
 
 
@@ -47,8 +48,8 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Linear:
-    (kernel,), (pad,) = _per_dim(kernel_size, 1), _per_dim(padding, 1)
-    (step,) = _per_dim(stride or kernel, 1)
+    (kernel,), (pad,) = per_dim(kernel_size, 1), per_dim(padding, 1)
+    (step,) = per_dim(stride or kernel, 1)
 
     def pool(x: Tensor) -> Tensor:
         return F.avg_pool1d(x, kernel, step, pad, ceil_mode, count_include_pad)
@@ -98,7 +99,7 @@ def adaptive_average(input: Random, output_size: Any, dims: int) -> Linear:
     """Adaptive average pooling; the squared map divides by each window's own length again."""
     operation: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
     sizes = input.shape[-dims:]
-    wanted = _per_dim(output_size, dims) if output_size is not None else (None,) * dims
+    wanted = per_dim(output_size, dims) if output_size is not None else (None,) * dims
     outs = [out if out is not None else size for out, size in zip(wanted, sizes, strict=True)]
 
     def pool(x: Tensor) -> Tensor:
@@ -168,9 +169,9 @@ def _register_max_pool(
             raise UnsupportedOperation(
                 "", reason="the index of a maximum is random", remedy="Use return_indices=False."
             )
-        kernels = _per_dim(kernel_size, dims)
-        strides = _per_dim(stride, dims) if stride else kernels
-        paddings, dilations = _per_dim(padding, dims), _per_dim(dilation, dims)
+        kernels = per_dim(kernel_size, dims)
+        strides = per_dim(stride, dims) if stride else kernels
+        paddings, dilations = per_dim(padding, dims), per_dim(dilation, dims)
 
         def pool(x: Tensor) -> Tensor:
             return operation(x, kernels, strides, paddings, dilations, ceil_mode)

@@ -8,16 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import UnsupportedOperation
 from ..kinds import Linear, Random
 from ..registry import rule
+from .shape import refuse_integers
 
 T = torch.Tensor
-
-
-def _float_only(dtype: Any) -> None:
-    if dtype is not None and not dtype.is_floating_point:
-        raise UnsupportedOperation("", reason=f"a Gaussian cannot have the dtype {dtype}")
 
 
 @rule(torch.sum, T.sum)
@@ -30,7 +25,7 @@ def sum(
     axis: Any = None,
     keepdims: bool = False,
 ) -> Linear:
-    _float_only(dtype)
+    refuse_integers(dtype)
     dims, keep = dim if axis is None else axis, keepdim or keepdims
 
     def apply(x: Tensor) -> Tensor:
@@ -49,7 +44,7 @@ def mean(
     axis: Any = None,
     keepdims: bool = False,
 ) -> Linear:
-    _float_only(dtype)
+    refuse_integers(dtype)
     dims, keep = dim if axis is None else axis, keepdim or keepdims
     whole = dims is None or (isinstance(dims, list | tuple) and len(dims) == 0) or input.ndim == 0
     chosen = range(input.ndim) if whole else ([dims] if isinstance(dims, int) else dims)

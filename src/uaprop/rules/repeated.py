@@ -16,16 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kinds import Linear, Random
+from .pool import per_dim
 
 __all__ = ["convolve_repeated"]
 
 
 def _last(place: tuple[int, ...]) -> Any:
     return (..., *place)
-
-
-def _each(value: Any, dims: int) -> list[int]:
-    return [value] * dims if isinstance(value, int) else list(value)
 
 
 def convolve_repeated(
@@ -49,7 +46,7 @@ def convolve_repeated(
     """
     input, pad = origin
     dims = weight.ndim - 2
-    strides, dilations = _each(options["stride"], dims), _each(options["dilation"], dims)
+    strides, dilations = per_dim(options["stride"], dims), per_dim(options["dilation"], dims)
     sizes = weight.shape[2:]
     zeros = _zero_padding(options["padding"], sizes, dilations)
 
@@ -86,7 +83,7 @@ def convolve_repeated(
     )
 
 
-def _zero_padding(padding: Any, sizes: Any, dilations: list[int]) -> list[int]:
+def _zero_padding(padding: Any, sizes: Any, dilations: tuple[int, ...]) -> list[int]:
     """The convolution's own padding with zeros, in F.pad's order."""
     pairs = []
     for i, (size, dilation) in enumerate(zip(sizes, dilations, strict=True)):
@@ -96,5 +93,5 @@ def _zero_padding(padding: Any, sizes: Any, dilations: list[int]) -> list[int]:
         elif padding == "valid":
             pairs.append([0, 0])
         else:
-            pairs.append([_each(padding, len(dilations))[i]] * 2)
+            pairs.append([per_dim(padding, len(dilations))[i]] * 2)
     return [amount for pair in reversed(pairs) for amount in pair]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import UnsupportedOperation
-from ..kinds import Random, Select
+from ..kinds import Random, Select, plain
 from ..registry import rule
 
 T = torch.Tensor
@@ -28,13 +28,9 @@ _CONVERSIONS = {
 }
 
 
-def _plain(value: Any) -> Any:
-    return value.loc if isinstance(value, Random) else value
-
-
-def _refuse_integers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def refuse_integers(*targets: Any) -> None:
     """Conversions by dtype, or to that of another tensor; an index tensor is not a target."""
-    for target in (*args, *kwargs.values()):
+    for target in targets:
         if isinstance(target, torch.dtype) and not target.is_floating_point:
             raise UnsupportedOperation("", reason=f"a Gaussian cannot have the dtype {target}")
 
@@ -43,11 +39,11 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
     @rule(operation, *spellings)
     def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
         # A second random operand (view_as, type_as) counts for its shape or dtype only.
-        args = tuple(_plain(a) for a in args)
-        kwargs = {name: _plain(value) for name, value in kwargs.items()}
+        args = tuple(plain(a) for a in args)
+        kwargs = {name: plain(value) for name, value in kwargs.items()}
         if not isinstance(input, Random):
             return operation(input, *args, **kwargs)
-        _refuse_integers(args, kwargs)
+        refuse_integers(*args, *kwargs.values())
         converts = operation in _CONVERSIONS
         return Select((input,), lambda t: operation(t, *args, **kwargs), converts=converts)
 
@@ -79,17 +75,17 @@ for _operation in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
 
 @rule(T.to)
 def to(input: Any, *args: Any, **kwargs: Any) -> Any:
-    args = tuple(_plain(a) for a in args)
+    args = tuple(plain(a) for a in args)
     if not isinstance(input, Random):
         return T.to(input, *args, **kwargs)
     dtypes = tuple(a.dtype for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
-    _refuse_integers((*args, *dtypes), kwargs)
+    refuse_integers(*args, *kwargs.values(), *dtypes)
     return Select((input,), lambda t: t.to(*args, **kwargs), converts=True)
 
 
 @rule(T.type_as)
 def type_as(input: Any, other: Any) -> Any:
-    return to(input, _plain(other).dtype)
+    return to(input, plain(other).dtype)
 
 
 @rule(T.__getitem__)
