@@ -17,7 +17,7 @@ ORDER = [
     {"registry", "covariance"},
     {"rules"},
     {"dispatch"},
-    {"operators", "statistic", "boundary", "gaussian"},
+    {"operators", "statistic", "boundary", "provenance", "gaussian"},
     {"methods"},
     {"nn", "check"},
     {"plot", "report", "demo"},

@@ -137,7 +137,7 @@ def test_large_outputs_keep_no_dense_covariance() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"method": "magic"}, ValueError, "diagonal, samples"),
+        ({"method": "magic"}, ValueError, "diagonal, .*samples"),
         ({"method": "diagonal", "samples": 3}, TypeError, "no option 'samples'"),
         ({"method": "samples", "probes": 3}, TypeError, "chunk, samples, seed"),
         ({"method": "samples", "samples": 1}, ValueError, "at least 2"),
@@ -155,7 +155,7 @@ def test_inputs_must_be_random(model: nn.Module, x: ua.Gaussian) -> None:
     with pytest.raises(TypeError, match=r"needs a ua\.Gaussian"):
         ua.propagate(model, torch.zeros(1, 4))
     sampled = ua.propagate(model, x, method="samples", samples=5)
-    with pytest.raises(TypeError, match="empirical"):
+    with pytest.raises(TypeError, match="finished"):
         ua.propagate(nn.ReLU(), sampled)
 
 

@@ -99,10 +99,21 @@ class Select:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """``y_i = f(x_i)``, with the moments of ``f`` from the marginal mean and variance."""
+    """``y_i = f(x_i)``.
+
+    Attributes:
+        inputs: the random operand.
+        moments: the moments of ``f`` from the marginal mean and variance.
+        function: ``f`` itself on plain tensors; the dispatcher fills it in for covariances that
+            ask for it.
+        kinks: of a piecewise linear ``f`` the places where its slope jumps, and by how much: numbers,
+            or tensors that broadcast to the output.
+    """
 
     inputs: tuple[Random]
     moments: Callable[[Tensor, Tensor], Moments]
+    function: Callable[[Tensor], Tensor] | None = None
+    kinks: tuple[tuple[float | Tensor, float | Tensor], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,11 +139,14 @@ class Joint:
         inputs: the random operand.
         function: the plain map, for linearisation.
         moments: mean and variance of the output from those of independent inputs.
+        composed: the same map by way of other operations on random tensors, for covariances that carry
+            correlation: ``max(a, b) = b + relu(a - b)``. Without it they linearise ``function``.
     """
 
     inputs: tuple[Random]
     function: Callable[[Tensor], Tensor]
     moments: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    composed: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from .base import Covariance
 from .diagonal import Diagonal
-from .empirical import Empirical
+from .ensemble import Ensemble
+from .factors import Factors
+from .finished import Finished
+from .sources import Sources
 
-__all__ = ["Covariance", "Diagonal", "Empirical"]
+__all__ = ["Covariance", "Diagonal", "Ensemble", "Factors", "Finished", "Sources"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Select
+from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Random, Select
 
 __all__ = ["Covariance", "Result", "per_batch_element", "rearranged"]
 
@@ -25,6 +25,14 @@ class Covariance(ABC):
 
     __slots__ = ()
 
+    needs_functions: ClassVar[bool] = False
+    """Whether it takes plain functions, and so operations that have no rule (``anything``)."""
+
+    @classmethod
+    def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Tensor]) -> Result:
+        """Pass through a plain function; only where ``needs_functions``."""
+        raise NotImplementedError
+
     @property
     @abstractmethod
     def var(self) -> Tensor:
@@ -37,6 +45,19 @@ class Covariance(ABC):
     @abstractmethod
     def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
         """``count`` draws with mean zero and this covariance, ``(count, *shape)``."""
+
+    def times(self, jacobian: Tensor) -> Tensor:
+        """``J Σ`` for the Jacobian ``J`` of each batch element, ``(batch, outputs, elements)``.
+
+        With a batch of one the tensor counts as one batch element, whatever its shape.
+
+        Returns:
+            ``(batch, outputs, elements)``.
+        """
+        dense = self.dense()
+        if len(jacobian) == 1 and dense.ndim == 3:
+            dense = torch.block_diag(*dense)
+        return jacobian @ dense
 
     @classmethod
     @abstractmethod

@@ -45,6 +45,10 @@ class Diagonal(Covariance):
         )
         return noise.mul_(std) if not std.requires_grad else noise * std
 
+    def times(self, jacobian: Tensor) -> Tensor:
+        """``J diag(v)``."""
+        return jacobian * self._var.reshape(len(jacobian), 1, -1)
+
     @classmethod
     def linear(cls, kind: Linear) -> Result:
         """``Var(Σ a_i x_i) = Σ a_i² v_i``."""

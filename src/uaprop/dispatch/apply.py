@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ from ..covariance import Covariance
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Select
 from ..registry import Rule
+from .functions import plain_function, random_arguments
 from .handle import Handle
 from .place import calling_module
-from .spellings import Operation, name_of, resolve
+from .spellings import IN_PLACE, Operation, name_of, resolve
 
 __all__ = ["apply"]
 
@@ -40,7 +42,8 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
     """
     rule, inplace = resolve(operation)
     if rule is None:
-        raise UnsupportedOperation(name_of(operation), module=calling_module())
+        unknown = UnsupportedOperation(name_of(operation), module=calling_module())
+        return _without_rule(operation, args, kwargs, wrap, unknown)
     inplace = inplace or bool(kwargs.get("inplace", False))
     target = args[0] if inplace else None
     try:
@@ -57,14 +60,20 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
                 reason="a Gaussian does not change its shape or dtype in place",
                 remedy="Write x = x.unsqueeze(0) instead of x.unsqueeze_(0), and likewise.",
             )
+        if isinstance(answer, Elementwise) and answer.inputs[0].cov.needs_functions:
+            function = plain_function(operation, args, kwargs, answer.inputs, inplace)
+            answer = replace(answer, function=function)
         result = _realise(answer, wrap) if isinstance(answer, _KINDS) else answer
     except UnsupportedOperation as error:
-        raise UnsupportedOperation(
+        refusal = UnsupportedOperation(
             error.operation or name_of(operation),
             reason=error.reason,
             remedy=error.remedy,
             module=error.module or calling_module(),
-        ) from None
+        )
+        if inplace:
+            raise refusal from None
+        return _without_rule(operation, args, kwargs, wrap, refusal)
     if target is None:
         return result
     if result is not target:
@@ -74,6 +83,25 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
             loc, cov = result.loc, result.cov
         target.assign(loc, cov)
     return target
+
+
+def _without_rule(
+    operation: Operation,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wrap: Wrap,
+    refusal: UnsupportedOperation,
+) -> Any:
+    """The answer of a covariance that takes any differentiable function, or the refusal."""
+    inputs = random_arguments(args, kwargs)
+    representation = type(inputs[0].cov)
+    if not representation.needs_functions or operation in IN_PLACE:
+        raise refusal from None
+    function = plain_function(operation, args, kwargs, inputs, False)
+    try:
+        return wrap(*representation.anything(inputs, function))
+    except (TypeError, AttributeError) as error:  # no floating-point tensor, or several
+        raise refusal from error
 
 
 def _call(rule: Rule, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

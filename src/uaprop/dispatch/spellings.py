@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ..registry import Rule, lookup
 
-__all__ = ["name_of", "resolve"]
+__all__ = ["IN_PLACE", "name_of", "resolve"]
 
 Operation = Callable[..., Any]
 
@@ -43,7 +43,7 @@ def _in_place_forms() -> dict[Operation, list[Operation]]:
     return forms
 
 
-_IN_PLACE = _in_place_forms()
+IN_PLACE = _in_place_forms()
 _ALWAYS_IN_PLACE = frozenset(
     {torch.Tensor.__setitem__, torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_}
 )
@@ -68,7 +68,7 @@ def resolve(operation: Operation) -> tuple[Rule | None, bool]:
     for method, known in _PYTHON_METHODS:
         if operation is method:
             return known, False
-    for plain in _IN_PLACE.get(operation, ()):
+    for plain in IN_PLACE.get(operation, ()):
         found = lookup(plain)
         if found is not None:
             return found, True

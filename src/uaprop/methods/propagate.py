@@ -9,12 +9,23 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from ..gaussian import Gaussian
+from .adjoint import adjoint
 from .diagonal import diagonal
+from .hybrid import hybrid
+from .linear import linear
 from .samples import samples
+from .sketch import sketch
 
 __all__ = ["METHODS", "propagate"]
 
-METHODS: Mapping[str, Callable[..., Any]] = {"diagonal": diagonal, "samples": samples}
+METHODS: Mapping[str, Callable[..., Any]] = {
+    "diagonal": diagonal,
+    "linear": linear,
+    "sketch": sketch,
+    "adjoint": adjoint,
+    "hybrid": hybrid,
+    "samples": samples,
+}
 
 
 def propagate(model: Callable[..., Any], x: Any, method: str = "diagonal", **options: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..covariance import Empirical
+from ..covariance import Finished
 from ..covariance.base import per_batch_element
 from ..gaussian import Gaussian
 from .progress import Progress
@@ -216,4 +216,4 @@ class _Accumulator:
         scale = 1 / (self.count - 1)
         var = (self.squares * scale).to(self.dtype)
         dense = None if self.products is None else (self.products * scale).to(self.dtype)
-        return Gaussian.from_covariance(self.mean.to(self.dtype), Empirical(var, dense))
+        return Gaussian.from_covariance(self.mean.to(self.dtype), Finished(var, dense))

@@ -23,38 +23,49 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 @rule(F.relu, torch.relu, T.relu, source="the report, eq. 19-20, a sign of eq. 20 corrected")
 def relu(input: Random, inplace: bool = False) -> Elementwise:
-    return Elementwise((input,), rectified.relu)
+    return Elementwise((input,), rectified.relu, kinks=((0.0, 1.0),))
 
 
 @rule(F.leaky_relu)
 def leaky_relu(input: Random, negative_slope: float = 0.01, inplace: bool = False) -> Elementwise:
     moments = functools.partial(rectified.leaky, negative_slope=negative_slope)
-    return Elementwise((input,), moments)
+    return Elementwise((input,), moments, kinks=((0.0, 1 - negative_slope),))
 
 
 @rule(F.prelu, torch.prelu, T.prelu)
 def prelu(input: Random, weight: Tensor) -> Elementwise:
     if weight.numel() > 1 and input.ndim > 1:
         weight = weight.view(-1, *[1] * (input.ndim - 2))
-    return Elementwise((input,), functools.partial(rectified.leaky, negative_slope=weight))
+    moments = functools.partial(rectified.leaky, negative_slope=weight)
+    return Elementwise((input,), moments, kinks=((0.0, 1 - weight),))
+
+
+def _clamped(input: Random, low: Any, high: Any) -> Elementwise:
+    moments = functools.partial(clipped.clamp, low=low, high=high)
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        like: Any = {"dtype": input.loc.dtype, "device": input.loc.device}
+        below = torch.minimum(torch.as_tensor(low, **like), torch.as_tensor(high, **like))
+    else:
+        below = low if low < high else high  # torch lets the upper bound win
+    return Elementwise((input,), moments, kinks=((below, 1.0), (high, -1.0)))
 
 
 @rule(F.relu6)
 def relu6(input: Random, inplace: bool = False) -> Elementwise:
-    return Elementwise((input,), functools.partial(clipped.clamp, low=0.0, high=6.0))
+    return _clamped(input, 0.0, 6.0)
 
 
 @rule(F.hardtanh)
 def hardtanh(
     input: Random, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Elementwise:
-    return Elementwise((input,), functools.partial(clipped.clamp, low=min_val, high=max_val))
+    return _clamped(input, min_val, max_val)
 
 
 @rule(torch.clamp, T.clamp, torch.clip, T.clip)
 def clamp(input: Random, min: Any = None, max: Any = None) -> Any:
     if min is not None and max is not None:
-        return Elementwise((input,), functools.partial(clipped.clamp, low=min, high=max))
+        return _clamped(input, min, max)
     if min is not None:
         return clamp_min(input, min)
     if max is not None:
@@ -64,12 +75,14 @@ def clamp(input: Random, min: Any = None, max: Any = None) -> Any:
 
 @rule(torch.clamp_min, T.clamp_min)
 def clamp_min(input: Random, min: Any) -> Elementwise:
-    return Elementwise((input,), functools.partial(rectified.clamp_min, bound=min))
+    moments = functools.partial(rectified.clamp_min, bound=min)
+    return Elementwise((input,), moments, kinks=((min, 1.0),))
 
 
 @rule(torch.clamp_max, T.clamp_max)
 def clamp_max(input: Random, max: Any) -> Elementwise:
-    return Elementwise((input,), functools.partial(rectified.clamp_max, bound=max))
+    moments = functools.partial(rectified.clamp_max, bound=max)
+    return Elementwise((input,), moments, kinks=((max, -1.0),))
 
 
 @rule(F.hardswish)
@@ -79,7 +92,7 @@ def hard_swish(input: Random, inplace: bool = False) -> Elementwise:
 
 @rule(F.hardsigmoid)
 def hardsigmoid(input: Random, inplace: bool = False) -> Elementwise:
-    return Elementwise((input,), clipped.hardsigmoid)
+    return Elementwise((input,), clipped.hardsigmoid, kinks=((-3.0, 1 / 6), (3.0, -1 / 6)))
 
 
 @rule(F.elu)
@@ -151,7 +164,7 @@ def exp(input: Random) -> Elementwise:
 
 @rule(torch.abs, T.abs, torch.absolute, T.absolute)
 def abs(input: Random) -> Elementwise:
-    return Elementwise((input,), rectified.absolute)
+    return Elementwise((input,), rectified.absolute, kinks=((0.0, 2.0),))
 
 
 @rule(torch.square, T.square)

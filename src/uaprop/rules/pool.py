@@ -152,6 +152,42 @@ def _largest_along(
     return tournament([(shifted(mean, k), shifted(var, k)) for k in range(kernel)])
 
 
+def _larger(a: Any, b: Any) -> Any:
+    """The larger of two random tensors, whatever correlation they have."""
+    return b + F.relu(a - b)
+
+
+def _largest_of(entrants: list[Any]) -> Any:
+    """The largest of several, in a balanced tournament."""
+    if len(entrants) == 1:
+        return entrants[0]
+    half = len(entrants) // 2
+    return _larger(_largest_of(entrants[:half]), _largest_of(entrants[half:]))
+
+
+def far_below(input: Random) -> float:
+    """A number that no element gets near to, but that is no larger in size than it need be."""
+    if input.loc.numel() == 0:
+        return 0.0
+    reach = 12 * float(input.cov.var.detach().max()) ** 0.5
+    low, high = (float(bound) for bound in input.loc.detach().aminmax())
+    return low - max(reach, high - low, 1.0)
+
+
+def _composed_along(
+    input: Any, dim: int, out: int, kernel: int, stride: int, padding: int, dilation: int
+) -> Any:
+    """Maximum over sliding windows along one dimension, by way of differences and ReLU."""
+    span = (out - 1) * stride + 1
+    after = max(0, span + dilation * (kernel - 1) - input.shape[dim] - padding)
+    if padding or after:
+        where = [0, 0] * (-dim - 1) + [padding, after]
+        input = F.pad(input, where, value=far_below(input))
+    starts = (k * dilation for k in range(kernel))
+    cuts = [(..., slice(k, k + span, stride), *[slice(None)] * (-dim - 1)) for k in starts]
+    return _largest_of([input[cut] for cut in cuts])
+
+
 def _register_max_pool(
     operation: Callable[..., Tensor], dims: int, *spellings: Callable[..., Tensor]
 ) -> None:
@@ -187,7 +223,14 @@ def _register_max_pool(
                 )
             return marginal[0].to(mean.dtype), marginal[1].to(mean.dtype)
 
-        return Joint((input,), function=pool, moments=moments)
+        def composed(x: Any) -> Any:
+            for i in range(dims):
+                x = _composed_along(
+                    x, i - dims, outs[i], kernels[i], strides[i], paddings[i], dilations[i]
+                )
+            return x
+
+        return Joint((input,), function=pool, moments=moments, composed=composed)
 
     max_pool.__name__ = f"max_pool{dims}d"
 

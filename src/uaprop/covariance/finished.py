@@ -1,4 +1,4 @@
-"""The covariance of samples: a result, not something to compute on with."""
+"""The covariance of an answer: a result, not something to compute on with."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
 from .base import Covariance, rearranged
 
-__all__ = ["Empirical"]
+__all__ = ["Finished"]
 
 
-class Empirical(Covariance):
-    """Variances of samples and, where it was small enough to keep, their dense covariance.
+class Finished(Covariance):
+    """Variances and, where it was small enough to keep, the dense covariance of each batch element.
 
-    Operations refuse it: the samples themselves are gone, so correlation would be lost unnoticed.
-    Rearrangements keep the marginals.
+    Operations refuse it: how the answer depends on what came before is gone, so correlation would be
+    lost unnoticed. Rearrangements keep the marginals.
     """
 
     __slots__ = ("_dense", "_var")
@@ -29,7 +29,7 @@ class Empirical(Covariance):
 
     @property
     def var(self) -> Tensor:
-        """Marginal sample variances."""
+        """Marginal variances."""
         return self._var
 
     @property
@@ -38,23 +38,23 @@ class Empirical(Covariance):
         return self._dense
 
     def dense(self) -> Tensor:
-        """The sample covariance of each batch element.
+        """The covariance of each batch element.
 
         Returns:
             ``(batch, n, n)``, or ``(n, n)`` for a vector.
 
         Raises:
-            ValueError: if it was too large to keep, or the result was cut up after sampling.
+            ValueError: if it was too large to keep, or the answer was cut up afterwards.
         """
         if self._dense is None:
             raise ValueError(
-                "the samples' covariance was not kept: the output is too large, or it was "
-                "rearranged after sampling; the marginal variances are in .var"
+                "the dense covariance was not kept: the answer is too large, or it was "
+                "rearranged afterwards; the marginal variances are in .var"
             )
         return self._dense
 
     def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Normal draws with the sample covariance."""
+        """Normal draws with the dense covariance."""
         values, vectors = torch.linalg.eigh(self.dense())
         root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
         noise = torch.randn(
@@ -72,9 +72,9 @@ class Empirical(Covariance):
     @classmethod
     def _refuse(cls) -> NoReturn:
         raise UnsupportedOperation(
-            "an operation on the result of sampling",
-            reason="its samples are gone, and with them the correlation between elements",
-            remedy="Put the operation into the model that is sampled, or continue from independent "
+            "an operation on the answer of a method",
+            reason="what its elements have in common with each other and with the input is gone",
+            remedy="Put the operation into the model that is propagated, or continue from independent "
             "elements with ua.Gaussian(y.mean, y.var).",
         )
 

@@ -1,0 +1,144 @@
+"""Real draws, carried through a model together, with the average of their derivatives.
+
+No Gaussian is assumed anywhere: the draws take every operation as it is. Beside them goes a mean whose
+derivative at each operation is the *average over the draws* of the operation's own (for ReLU the
+fraction that is active, for a maximum the fraction of wins). Differentiated backwards it gives the
+response of the network averaged layer by layer, which is what the hybrid method needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
+from .base import Covariance, Result, per_batch_element
+from .response import with_gain
+from .stacked import across
+
+__all__ = ["Ensemble"]
+
+
+class Ensemble(Covariance):
+    """Draws of a random tensor, ``(draws, *shape)``; the same draw in all tensors of a pass."""
+
+    __slots__ = ("values",)
+
+    needs_functions = True
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    @property
+    def var(self) -> Tensor:
+        """The draws' variances."""
+        return self.values.var(0)
+
+    def dense(self) -> Tensor:
+        """The draws' covariance in each batch element."""
+        flat = across(per_batch_element, self.values - self.values.mean(0))
+        return torch.einsum("n...i,n...j->...ij", flat, flat) / (len(flat) - 1)
+
+    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Draws with replacement from the ensemble."""
+        device = self.values.device
+        chosen = torch.randint(len(self.values), (count,), generator=generator, device=device)
+        return self.values[chosen] - self.values.mean(0)
+
+    # ------------------------------------------------------------ the kinds
+
+    @classmethod
+    def linear(cls, kind: Linear) -> Result:
+        """The map itself, on the mean and on every draw."""
+        mean = kind.affine(*(x.loc for x in kind.inputs))
+        with torch.no_grad():
+            return mean, cls(across(kind.affine, *(x.cov.values for x in kind.inputs)))
+
+    @classmethod
+    def select(cls, kind: Select) -> Any:
+        """The same rearrangement of the mean and of every draw."""
+        (x,) = kind.inputs
+        mean, values = kind.apply(x.loc), across(kind.apply, x.cov.values)
+        if isinstance(mean, Tensor):
+            return mean, cls(values)
+        return tuple((m, cls(v)) for m, v in zip(mean, values, strict=True))
+
+    @classmethod
+    def elementwise(cls, kind: Elementwise) -> Result:
+        """The function on every draw; its derivative, averaged over the draws, is the gain."""
+        (x,) = kind.inputs
+        function = kind.function
+        assert function is not None  # dispatch attaches it, see needs_functions
+        with torch.enable_grad():
+            draws = x.cov.values.detach().requires_grad_()
+            values = function(draws)
+            (slopes,) = torch.autograd.grad(values, draws, torch.ones_like(values))
+        with torch.no_grad():
+            mean = function(x.loc)
+        return with_gain(x.loc, mean, slopes.mean(0)), cls(values.detach())
+
+    @classmethod
+    def bilinear(cls, kind: Bilinear) -> Result:
+        """The product of every pair of draws; its derivatives are the operands' averages."""
+        x, y = kind.inputs
+        with torch.no_grad():
+            p, q = x.cov.values, y.cov.values
+            values, left, right = across(kind.affine, p, q), p.mean(0), q.mean(0)
+            offset = kind.affine(left, right) - kind.product(left, right)
+        mean = kind.product(x.loc, right) + kind.product(left, y.loc) - kind.product(left, right)
+        return mean + offset, cls(values)
+
+    @classmethod
+    def joint(cls, kind: Joint) -> Result:
+        """The map itself on every draw, its derivative averaged over them."""
+        return cls.anything(kind.inputs, kind.function)
+
+    @classmethod
+    def noise(cls, kind: Noise) -> Result:
+        """Every draw gets a mask of its own: 0 or ``1/(1-p)``, which has variance ``p/(1-p)``."""
+        (x,) = kind.inputs
+        values = x.cov.values
+        keep = 1 / (1 + kind.var)
+        mask = torch.rand((len(values), *kind.shape), dtype=values.dtype, device=values.device)
+        return x.loc, cls(values * (mask < keep) / keep)
+
+    @classmethod
+    def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Tensor]) -> Result:
+        """Any differentiable function of several tensors, whether there is a rule for it or not."""
+        stacks = [x.cov.values for x in inputs]
+        with torch.no_grad():
+            values = across(function, *stacks)
+            mean = function(*(x.loc for x in inputs))
+        if not values.is_floating_point():
+            raise TypeError("its result is not a floating-point tensor")
+        return _Averaged.apply(function, stacks, mean, *(x.loc for x in inputs)), cls(values)
+
+
+class _Averaged(torch.autograd.Function):
+    """A value whose derivative is the average over draws of a function's derivatives there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, function: Any, stacks: list[Tensor], mean: Tensor, *inputs: Tensor
+    ) -> Tensor:
+        ctx.function, ctx.stacks = function, stacks
+        return mean.view_as(mean)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return None, None, None, *_average(ctx.function, ctx.stacks, grad)
+
+
+def _average(function: Callable[..., Tensor], stacks: list[Tensor], grad: Tensor) -> list[Tensor]:
+    """The mean over draws of ``grad · ∂function/∂draw``."""
+    totals = [torch.zeros_like(stack[0]) for stack in stacks]
+    for draws in zip(*stacks, strict=True):
+        with torch.enable_grad():
+            leaves = [draw.detach().requires_grad_() for draw in draws]
+            value = function(*leaves)
+        found = torch.autograd.grad(value, leaves, grad, allow_unused=True)
+        totals = [t if g is None else t + g for t, g in zip(totals, found, strict=True)]
+    return [total / len(stacks[0]) for total in totals]

@@ -1,0 +1,205 @@
+"""Factors over noise sources that the whole pass shares.
+
+Every tensor of a pass has factors ``F`` (sources × its shape), and for any two of them
+``Cov(a, b) = F_aᵀ F_b``: so ``x + x`` has variance ``4v`` and ``x - x`` has none, and skip connections,
+concatenations and re-used tensors keep their correlation. Linear maps act on each source's factor.
+
+A nonlinearity multiplies the factors by its gain (Stein) and adds the rest of its variance,
+``var - gain² v``, as the product of the factors of two sources. The product of two independent signs is a
+third, so this has covariance ``Σ∘Σ``, the second term of the Hermite (Mehler) expansion of
+``Cov(f(x_i), f(x_j))``, at the price of a multiplication; it is scaled to each element's right
+variance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
+from ..numerics.moments import root
+from .base import Covariance, Result, per_batch_element
+from .response import with_gain
+from .sources import Sources, coded, signed
+from .stacked import across
+
+__all__ = ["Factors"]
+
+
+class Factors(Covariance):
+    """``Fᵀ F`` with factors ``F`` over shared sources.
+
+    Args:
+        values: the factors, ``(sources, *shape)``.
+        sources: the sets of sources they belong to, in order.
+    """
+
+    __slots__ = ("_var", "sources", "values")
+
+    def __init__(self, values: Tensor, sources: tuple[Sources, ...]) -> None:
+        self.values = values
+        self.sources = sources
+        self._var: Tensor | None = None
+
+    @classmethod
+    def signs(cls, var: Tensor, sources: Sources) -> Factors:
+        """Independent elements, each with a random sign at every source."""
+        return cls(signed(root(var), sources.count, sources.generator), (sources,))
+
+    @classmethod
+    def codes(cls, factors: Tensor, sources: Sources) -> Factors:
+        """Given factors, spread over the sources; exactly if there are twice as many sources."""
+        return cls(coded(factors, sources), (sources,))
+
+    @classmethod
+    def dense_signs(cls, dense: Tensor, shape: torch.Size, sources: Sources) -> Factors:
+        """A dense covariance of each batch element, by a square root of it times random signs."""
+        values, vectors = torch.linalg.eigh(dense)
+        unit = signed(torch.ones_like(values), sources.count, sources.generator)
+        spread = root(values.clamp_min(0)) * unit
+        return cls(
+            torch.einsum("...ij,r...j->r...i", vectors, spread).reshape(-1, *shape), (sources,)
+        )
+
+    @property
+    def var(self) -> Tensor:
+        """Marginal variances, ``Σ_r F_r²``."""
+        if self._var is None:
+            self._var = self.values.square().sum(0)
+        return self._var
+
+    def dense(self) -> Tensor:
+        """``Fᵀ F`` for each batch element."""
+        flat = across(per_batch_element, self.values)
+        return torch.einsum("r...i,r...j->...ij", flat, flat)
+
+    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """Normal sources times their factors."""
+        values = self.values
+        noise = torch.randn(
+            (count, len(values)), dtype=values.dtype, device=values.device, generator=generator
+        )
+        return torch.tensordot(noise, values, 1)
+
+    def times(self, jacobian: Tensor) -> Tensor:
+        """``(J Fᵀ) F``, without forming the covariance."""
+        factors = self.values.reshape(len(self.values), len(jacobian), -1).transpose(0, 1)
+        return (jacobian @ factors.mT) @ factors
+
+    # ------------------------------------------------------------ the kinds
+
+    @classmethod
+    def linear(cls, kind: Linear) -> Result:
+        """The linear part acts on each source's factor."""
+        sources, stacks = _aligned(kind.inputs)
+        mean = kind.affine(*(x.loc for x in kind.inputs))
+        with _tracking(sources):
+            return mean, cls(across(kind.linear, *stacks), sources)
+
+    @classmethod
+    def select(cls, kind: Select) -> Any:
+        """The same rearrangement of the mean and of every factor."""
+        (x,) = kind.inputs
+        sources = x.cov.sources
+        mean, values = kind.apply(x.loc), across(kind.apply, x.cov.values)
+        if isinstance(mean, Tensor):
+            return mean, cls(values, sources)
+        return tuple((m, cls(v, sources)) for m, v in zip(mean, values, strict=True))
+
+    @classmethod
+    def elementwise(cls, kind: Elementwise) -> Result:
+        """Gain times factors, and the rest of the variance as a product of two sources' factors."""
+        (x,) = kind.inputs
+        values, sources = x.cov.values, x.cov.sources
+        with _tracking(sources):
+            moments = kind.moments(x.loc, x.cov.var)
+            rest = (moments.var - moments.gain.square() * x.cov.var).clamp_min(0)
+            product = sources[0].products(values)
+            norm = product.square().sum(0)
+            scale = root(torch.where(norm > 0, rest / norm, 0))
+            factors = torch.addcmul(product * scale, values, moments.gain)
+        mean = moments.mean
+        if _linearised(sources):
+            mean = with_gain(x.loc, moments.mean, moments.gain)
+        return mean, cls(factors, sources)
+
+    @classmethod
+    def bilinear(cls, kind: Bilinear) -> Result:
+        """First order by the product rule, second order as products of two sources' factors.
+
+        ``E[xy] = m_x m_y + Cov(x, y)``, and the second-order term ``x̃ ỹ - Cov(x, y)`` has the variance
+        ``v_x v_y + Cov(x, y)²`` of the symmetrised product of independent sources.
+
+        Returns:
+            Mean and factors.
+        """
+        x, y = kind.inputs
+        sources, (p, q) = _aligned(kind.inputs)
+        with _tracking(sources):
+            shared = across(kind.product, p, q).sum(0)
+            first = across(lambda a: kind.product(a, y.loc), p)
+            first = first + across(lambda b: kind.product(x.loc, b), q)
+            other = _partners(sources)
+            second = across(kind.product, p, q[other]) + across(kind.product, p[other], q)
+            values = first + second * (len(p) / 2) ** 0.5
+        return kind.affine(x.loc, y.loc) + shared, cls(values, sources)
+
+    @classmethod
+    def joint(cls, kind: Joint) -> Result:
+        """By way of other operations if there is one, else linearised at the mean."""
+        (x,) = kind.inputs
+        if kind.composed is not None:
+            result = kind.composed(x)
+            return result.loc, result.cov
+        sources = x.cov.sources
+        with _tracking(sources):
+            values = across(
+                lambda p: torch.func.jvp(kind.function, (x.loc,), (p,))[1], x.cov.values
+            )
+        return kind.function(x.loc), cls(values, sources)
+
+    @classmethod
+    def noise(cls, kind: Noise) -> Result:
+        """``x ξ = x + x (ξ - 1)``: the second term gets fresh signs, one for each value of the mask."""
+        (x,) = kind.inputs
+        values, sources = x.cov.values, x.cov.sources
+        count = len(values)
+        with _tracking(sources):
+            spread = x.loc.new_full(kind.shape, (kind.var * count) ** 0.5)
+            mask = signed(spread, count, sources[0].generator)
+            draws = x.loc * count**-0.5 + values[_partners(sources)]
+            return x.loc, cls(values + mask * draws, sources)
+
+
+def _linearised(sources: tuple[Sources, ...]) -> bool:
+    return any(part.linearised for part in sources)
+
+
+def _tracking(sources: tuple[Sources, ...]) -> Any:
+    """No derivatives but the mean's, in a linearised pass."""
+    return torch.no_grad() if _linearised(sources) else contextlib.nullcontext()
+
+
+def _partners(sources: tuple[Sources, ...]) -> Tensor:
+    return sources[0].partners(sum(part.count for part in sources))
+
+
+def _aligned(inputs: tuple[Random, ...]) -> tuple[tuple[Sources, ...], list[Tensor]]:
+    """The operands' factors over the union of their sources, zero where a source is not theirs."""
+    union = inputs[0].cov.sources
+    if all(x.cov.sources == union for x in inputs[1:]):
+        return union, [x.cov.values for x in inputs]
+    union = tuple(dict.fromkeys(part for x in inputs for part in x.cov.sources))
+    stacks = []
+    for x in inputs:
+        parts = dict(
+            zip(x.cov.sources, x.cov.values.split([s.count for s in x.cov.sources]), strict=True)
+        )
+        absent = x.cov.values.new_zeros(x.shape)
+        stacks.append(
+            torch.cat([parts[s] if s in parts else absent.expand(s.count, *x.shape) for s in union])
+        )
+    return union, stacks

@@ -1,0 +1,35 @@
+"""A map of one tensor, applied to a stack of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+__all__ = ["across"]
+
+
+def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
+    """``function`` on every slice along the first dimension, its results stacked likewise.
+
+    The slices go through together if torch knows how to (``torch.vmap``), else one by one.
+
+    Args:
+        function: any map of tensors; what it does to one slice, it does to each.
+        *stacks: tensors of the same length.
+
+    Returns:
+        What the function returns, every tensor with a new first dimension.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # vmap warns where it would be slow
+            return torch.vmap(function, randomness="different")(*stacks)
+    except Exception:
+        # Not every program can be vectorised; a real error comes up again in the loop.
+        answers = [function(*rows) for rows in zip(*stacks, strict=True)]
+    return pytree.tree_map(lambda *rows: torch.stack(rows), *answers)

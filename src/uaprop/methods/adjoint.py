@@ -1,0 +1,79 @@
+"""Probes forward, one backward pass per output: the linear part exactly, the rest from the probes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..covariance import Factors, Sources
+from ..gaussian import Gaussian
+from .arguments import Arguments, is_gaussian
+from .options import whole_number
+from .pooling import pooled
+from .response import Residual, Scheme, respond
+from .sketch import probe
+
+__all__ = ["adjoint"]
+
+
+def adjoint(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    probes: int = 16,
+    seed: int = 0,
+    outputs: Sequence[int] | None = None,
+    chunk: int | None = None,
+) -> Any:
+    """``J Σ Jᵀ + T Tᵀ``, with the statistical linearisation ``J`` and what it leaves of each probe.
+
+    The probes of :func:`~uaprop.methods.sketch.sketch` go forward and give every nonlinearity its
+    marginals and gains; a backward pass per output through the gains gives ``J``. The columns of
+    ``T`` are the probes at the output minus ``J`` times the probes at the input, with their variances
+    steadied (:mod:`~uaprop.methods.pooling`).
+
+    Args:
+        model: any callable on tensors.
+        args: its positional arguments, Gaussians among them.
+        kwargs: its keyword arguments.
+        probes: how many; the error that chance causes falls with their square root.
+        seed: of the probes' signs; the same seed gives the same answer.
+        outputs: which outputs of each batch element are wanted; all by default.
+        chunk: batch elements at a time; bounds the memory. The answer does not depend on it.
+
+    Returns:
+        The model's answer, in Gaussians with a dense covariance and attribution.
+    """
+    whole_number("probes", probes, 2)
+    whole_number("seed", seed, 0)
+    if chunk is not None:
+        whole_number("chunk", chunk, 1)
+    arguments = Arguments(args, kwargs)
+    sources = Sources(probes, seed, linearised=True)
+    with torch.no_grad():
+        stacks = [probe(x, sources).values for x in arguments.gaussians]
+
+    def carry(mean: Tensor, stack: Tensor | None) -> Gaussian:
+        assert stack is not None
+        sources.restart()
+        return Gaussian.from_covariance(mean, Factors(stack, (sources,)))
+
+    options = {"probes": probes, "seed": seed, "outputs": outputs}
+    scheme = Scheme("adjoint", options, carry, _taken, _residual, probes)
+    return respond(scheme, model, arguments, stacks, outputs, chunk)
+
+
+def _taken(value: Any) -> tuple[Tensor, Tensor] | None:
+    return (value.loc, value.cov.values) if is_gaussian(value) else None
+
+
+def _residual(
+    mean: Tensor, stack: Tensor | None, unexplained: Tensor | None, linear: Tensor
+) -> Residual:
+    assert unexplained is not None
+    covariance = torch.einsum("rbk,rbl->bkl", unexplained, unexplained)
+    return Residual(mean, pooled(covariance, linear, len(unexplained))[0])

@@ -1,0 +1,82 @@
+"""A model's arguments with the random ones among them, and how to cut a batch into pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..gaussian import Gaussian
+
+__all__ = ["Arguments", "is_gaussian"]
+
+
+def is_gaussian(value: Any) -> bool:
+    """Whether a value is a Gaussian: the leaves of an argument tree."""
+    return isinstance(value, Gaussian)
+
+
+class Arguments:
+    """Positional and keyword arguments of a model, nested as it likes.
+
+    Attributes:
+        gaussians: the random ones, in order.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_gaussian)
+        self._places = [i for i, leaf in enumerate(self._leaves) if is_gaussian(leaf)]
+        self.gaussians: list[Gaussian] = [self._leaves[i] for i in self._places]
+
+    def run(self, model: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """The model's answer with other values in the places of the random arguments."""
+        args, kwargs = self.filled(values)
+        return model(*args, **kwargs)
+
+    def filled(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other values in the places of the random ones."""
+        leaves = list(self._leaves)
+        for place, value in zip(self._places, values, strict=True):
+            leaves[place] = value
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        return args, kwargs
+
+    @property
+    def batch(self) -> int | None:
+        """The number of batch elements, or None if the arguments have no batch in common.
+
+        The first dimension is the batch, as everywhere in torch; of every tensor with two or more.
+        """
+        tensors = [leaf for leaf in self._leaves if isinstance(leaf, Tensor | Gaussian)]
+        lengths = {tensor.shape[0] if tensor.ndim > 1 else None for tensor in tensors}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    def pieces(self, size: int | None) -> Iterator[tuple[slice, Arguments]]:
+        """The same arguments for ``size`` batch elements at a time.
+
+        Yields:
+            Which batch elements, and their arguments.
+
+        Raises:
+            ValueError: if there is no common batch to cut.
+        """
+        whole = self.batch
+        if size is None or (whole is not None and size >= whole):
+            yield slice(None), self
+            return
+        if whole is None:
+            raise ValueError(
+                "chunk cuts the batch, the first dimension of every tensor argument; these "
+                "arguments have none in common"
+            )
+        for start in range(0, whole, size):
+            part = slice(start, min(start + size, whole))
+            yield part, self.cut(part)
+
+    def cut(self, part: slice) -> Arguments:
+        """The arguments of some batch elements."""
+        cut = [leaf[part] if isinstance(leaf, Tensor | Gaussian) else leaf for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(cut, self._spec)
+        return Arguments(args, kwargs)

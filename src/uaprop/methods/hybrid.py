@@ -1,0 +1,92 @@
+"""Real draws for what is not linear, the linear response for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..covariance import Ensemble
+from ..gaussian import Gaussian
+from .arguments import Arguments, is_gaussian
+from .options import whole_number
+from .pooling import pooled
+from .response import Residual, Scheme, respond
+
+__all__ = ["hybrid"]
+
+
+def hybrid(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    samples: int = 16,
+    seed: int = 0,
+    outputs: Sequence[int] | None = None,
+    chunk: int | None = None,
+) -> Any:
+    """Monte Carlo of ``f(x + ε) - J ε``, whose linear part is known exactly.
+
+    ``samples`` draws go through the unmodified model. Every operation's derivative is averaged over
+    them, and a backward pass per output through these averages gives the response ``J``. With
+    ``r_i = f(x + ε_i) - J ε_i`` the mean is that of ``r`` and the covariance ``J Σ Jᵀ + Cov(r)``: by
+    Stein's lemma the two parts are uncorrelated when ``J`` is the average derivative. The draws are
+    shifted to have the mean zero, so that the linear part adds nothing to the mean's error; the
+    variances of ``r`` are steadied (:mod:`~uaprop.methods.pooling`).
+
+    No moments and no Gaussian assumption inside the network: whatever is differentiable will do.
+
+    Args:
+        model: any callable on tensors.
+        args: its positional arguments, Gaussians among them.
+        kwargs: its keyword arguments.
+        samples: how many draws, at least 3.
+        seed: of the draws; the same seed gives the same answer.
+        outputs: which outputs of each batch element are wanted; all by default.
+        chunk: batch elements at a time; bounds the memory. The answer does not depend on it.
+
+    Returns:
+        The model's answer, in Gaussians with a dense covariance, attribution and standard errors.
+    """
+    whole_number("samples", samples, 3)
+    whole_number("seed", seed, 0)
+    if chunk is not None:
+        whole_number("chunk", chunk, 1)
+    arguments = Arguments(args, kwargs)
+    generator = torch.Generator(arguments.gaussians[0].device).manual_seed(seed)
+    with torch.no_grad():
+        stacks = [_centred(x.cov.deviations(samples, generator)) for x in arguments.gaussians]
+
+    def carry(mean: Tensor, stack: Tensor | None) -> Gaussian:
+        assert stack is not None
+        return Gaussian.from_covariance(mean, Ensemble(mean.detach() + stack))
+
+    options = {"samples": samples, "seed": seed, "outputs": outputs}
+    scheme = Scheme("hybrid", options, carry, _taken, _residual, samples)
+    return respond(scheme, model, arguments, stacks, outputs, chunk)
+
+
+def _centred(draws: Tensor) -> Tensor:
+    """Draws with mean exactly zero and the same expected covariance."""
+    count = len(draws)
+    return (draws - draws.mean(0)) * (count / (count - 1)) ** 0.5
+
+
+def _taken(value: Any) -> tuple[Tensor, Tensor] | None:
+    return (value.loc, value.cov.values) if is_gaussian(value) else None
+
+
+def _residual(
+    mean: Tensor, stack: Tensor | None, unexplained: Tensor | None, linear: Tensor
+) -> Residual:
+    assert unexplained is not None
+    count = len(unexplained)
+    average = unexplained.mean(0)
+    offsets = unexplained - average
+    covariance = torch.einsum("nbk,nbl->bkl", offsets, offsets) / (count - 1)
+    covariance, relative = pooled(covariance, linear, count - 1)
+    var = covariance.diagonal(dim1=-2, dim2=-1)
+    return Residual(average, covariance, (var / count).sqrt(), var * relative)

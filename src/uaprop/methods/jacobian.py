@@ -1,0 +1,74 @@
+"""Rows of a Jacobian by reverse-mode differentiation, several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["jacobian", "mixes"]
+
+
+def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor]:
+    """``∂ output[b, k] / ∂ input[b]`` for every input.
+
+    Args:
+        output: ``(batch, outputs)``; element ``b`` depends on element ``b`` of the inputs only. A batch
+            of one may depend on all of the inputs.
+        inputs: leaves of the graph.
+        rows: how many outputs are differentiated at once.
+
+    Returns:
+        ``(batch, outputs, elements)`` for each input.
+    """
+    batch, outputs = output.shape
+    if not output.requires_grad:
+        return [x.new_zeros(batch, outputs, x.numel() // batch) for x in inputs]
+    units = torch.eye(outputs, dtype=output.dtype, device=output.device)
+    found: list[list[Tensor]] = [[] for _ in inputs]
+    for part in units.split(rows):
+        cotangents = part.unsqueeze(1).expand(len(part), batch, outputs)
+        grads = _pullback(output, inputs, cotangents)
+        for column, grad, x in zip(found, grads, inputs, strict=True):
+            filled = x.new_zeros(len(part), *x.shape) if grad is None else grad
+            column.append(filled.reshape(len(part), batch, -1).transpose(0, 1))
+    return [torch.cat(column, 1) for column in found]
+
+
+def mixes(output: Tensor, inputs: Sequence[Tensor]) -> bool:
+    """Whether batch elements influence each other: a cotangent on some must not reach the others."""
+    batch = output.shape[0]
+    if batch < 2 or not output.requires_grad:
+        return False
+    generator = torch.Generator().manual_seed(batch)
+    chosen = torch.arange(batch) % 2 == 0
+    chosen = chosen[torch.randperm(batch, generator=generator)]
+    weights = torch.rand(output.shape, generator=generator).to(output) + 0.5
+    weights[~chosen] = 0
+    grads = torch.autograd.grad(output, inputs, weights, retain_graph=True, allow_unused=True)
+    return any(grad is not None and bool(grad[~chosen].any()) for grad in grads)
+
+
+def _pullback(
+    output: Tensor, inputs: Sequence[Tensor], cotangents: Tensor
+) -> Sequence[Tensor | None]:
+    """Vector-Jacobian products with a stack of cotangents, together where that is faster."""
+
+    def one(row: Tensor) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(output, inputs, row, retain_graph=True, allow_unused=True)
+
+    if output.device.type != "cpu":  # there torch's batched convolution backward is a loop anyway
+        try:
+            return torch.autograd.grad(
+                output,
+                inputs,
+                cotangents,
+                retain_graph=True,
+                allow_unused=True,
+                is_grads_batched=True,
+            )
+        except RuntimeError:
+            pass  # not every derivative can be vectorised; a real error comes up again below
+    columns = zip(*map(one, cotangents), strict=True)
+    return [None if column[0] is None else torch.stack(column) for column in columns]

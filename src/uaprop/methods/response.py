@@ -1,0 +1,229 @@
+"""The linear response of a network exactly, and whatever is not linear from a stack of passes.
+
+Three methods have this form. Each carries through the model a mean whose derivative is the response
+``J`` it believes in, and beside it a stack of deviations: none (``linear``), probes (``adjoint``), draws
+(``hybrid``). With a stack's input ``ε_r`` and output ``o_r``, the part that the response does not explain is
+``t_r = o_r - J ε_r``, and the answer's covariance is ``J Σ Jᵀ`` plus that of ``t``. The sum
+``Σ_h ⟨∂y/∂h, what was added at h⟩`` over all nonlinearities is that same ``t``, because between
+them everything is linear; so nothing has to be kept but the stack at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..covariance.base import per_batch_element
+from ..gaussian import Gaussian
+from ..numerics.moments import root
+from ..provenance import Provenance, StandardError
+from .answer import answer, blocks, joined, shares
+from .arguments import Arguments, is_gaussian
+from .jacobian import jacobian, mixes
+
+__all__ = ["Residual", "respond"]
+
+_JACOBIAN_ELEMENTS = 2**28  # the largest Jacobian that is computed
+_CHUNK_ELEMENTS = 2**18  # input elements of a stack that are in flight at once, by default
+
+
+@dataclass(frozen=True)
+class Residual:
+    """What a stack of passes says beyond the linear response, for each batch element.
+
+    Attributes:
+        mean: the answer's mean, ``(batch, outputs)``.
+        covariance: of the part that is not linear, ``(batch, outputs, outputs)``; None if nothing is known.
+        mean_error: standard error of the mean.
+        var_error: standard error of the variance.
+    """
+
+    mean: Tensor
+    covariance: Tensor | None = None
+    mean_error: Tensor | None = None
+    var_error: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What distinguishes the methods of this form.
+
+    Attributes:
+        method: its name.
+        options: its options, for the provenance.
+        carry: makes what the model runs on from a mean and the deviations that belong to it.
+        taken: the mean and the stack (or None) of one of the model's outputs.
+        residual: judges mean, stack, unexplained part and linear variances.
+        rows: outputs differentiated at once.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    carry: Callable[[Tensor, Tensor | None], Any]
+    taken: Callable[[Any], tuple[Tensor, Tensor | None] | None]
+    residual: Callable[[Tensor, Tensor | None, Tensor | None, Tensor], Residual]
+    rows: int
+
+
+def respond(
+    scheme: Scheme,
+    model: Callable[..., Any],
+    arguments: Arguments,
+    stacks: Sequence[Tensor | None],
+    outputs: Sequence[int] | None,
+    chunk: int | None,
+) -> Any:
+    """Run a scheme over the batch, piece by piece.
+
+    Args:
+        scheme: the method.
+        model: any callable on tensors.
+        arguments: what it is called with.
+        stacks: deviations of every random argument, ``(stack, *shape)``, or None.
+        outputs: which outputs of each batch element are wanted, counted in its flattened answer.
+        chunk: batch elements at a time; None for all.
+
+    Returns:
+        The model's answer, in Gaussians.
+
+    Raises:
+        ValueError: if the batch is to be cut but its elements influence each other, or there are too many
+            outputs.
+    """
+    batch = arguments.batch
+    size = chunk if chunk is not None else _default_chunk(arguments, scheme.rows)
+    pieces = []
+    for part, piece in arguments.pieces(size):
+        cut = [None if s is None else s[:, part] for s in stacks]
+        try:
+            pieces.append(_piece(scheme, model, piece, cut, outputs, piece.batch == batch))
+        except _BatchMixed:
+            if chunk is not None:
+                raise ValueError(
+                    "the model's batch elements influence each other, so it cannot be run on "
+                    f"chunk={chunk} of them at a time; leave chunk out"
+                ) from None
+            return _piece(scheme, model, arguments, stacks, outputs, True)
+    return pieces[0] if len(pieces) == 1 else pytree.tree_map(joined, *pieces, is_leaf=is_gaussian)
+
+
+class _BatchMixed(Exception):
+    """Batch elements influence each other, but only some of them are at hand."""
+
+
+def _default_chunk(arguments: Arguments, passes: int) -> int | None:
+    """As many batch elements as keep a stack of inputs in the processor's cache; at least two."""
+    batch = arguments.batch
+    if batch is None:
+        return None
+    elements = sum(x.numel() for x in arguments.gaussians) // max(1, batch)
+    return max(2, _CHUNK_ELEMENTS // max(1, passes * elements))
+
+
+def _piece(
+    scheme: Scheme,
+    model: Callable[..., Any],
+    arguments: Arguments,
+    stacks: Sequence[Tensor | None],
+    outputs: Sequence[int] | None,
+    whole: bool,
+) -> Any:
+    """Some batch elements; ``whole`` if they are all there are."""
+    gaussians = arguments.gaussians
+    with torch.enable_grad():
+        leaves = [x.loc.detach().clone().requires_grad_() for x in gaussians]
+        carried = [scheme.carry(leaf, stack) for leaf, stack in zip(leaves, stacks, strict=True)]
+        found = arguments.run(model, carried)
+    batch = arguments.batch
+
+    def finish(value: Any) -> Any:
+        taken = scheme.taken(value)
+        if taken is None:
+            return value
+        mean, stack = taken
+        together = batch is None or mean.ndim < 2 or mean.shape[0] != batch
+        if not whole and together:
+            raise _BatchMixed
+        if not together and mixes(per_batch_element(mean), leaves):
+            if not whole:
+                raise _BatchMixed
+            together = True
+        return _output(scheme, gaussians, leaves, stacks, mean, stack, outputs, together)
+
+    return pytree.tree_map(finish, found, is_leaf=is_gaussian)
+
+
+def _output(
+    scheme: Scheme,
+    gaussians: Sequence[Gaussian],
+    leaves: Sequence[Tensor],
+    stacks: Sequence[Tensor | None],
+    mean: Tensor,
+    stack: Tensor | None,
+    outputs: Sequence[int] | None,
+    together: bool,
+) -> Gaussian:
+    """One of the model's outputs; ``together`` if all its elements may depend on all of the input."""
+    vector = mean.ndim < 2
+    flat = mean.reshape(1, -1) if vector else mean.flatten(1)
+    shape = (flat.shape[1],) if vector else tuple(flat.shape)
+    final = tuple(mean.shape)
+    if outputs is not None:
+        chosen = _chosen(outputs, flat.shape[1], mean.device)
+        flat = flat[:, chosen]
+        shape = final = (len(chosen),) if vector else tuple(flat.shape)
+        if stack is not None:
+            stack = stack.reshape(len(stack), len(flat), -1)[..., chosen]
+    lines = flat.reshape(1, -1) if together else flat
+    _check_size(scheme.method, lines, leaves)
+    rows = jacobian(lines, leaves, scheme.rows)
+    pushed = [x.cov.times(j) for x, j in zip(gaussians, rows, strict=True)]
+    linear = sum(p @ j.mT for p, j in zip(pushed, rows, strict=True))
+    unexplained = None
+    if stack is not None:
+        stack = stack.reshape(len(stack), *lines.shape)
+        explained = (
+            torch.einsum("bkn,rbn->rbk", j, s.reshape(len(s), len(lines), -1))
+            for j, s in zip(rows, stacks, strict=True)
+            if s is not None
+        )
+        unexplained = stack - sum(explained)
+    found = scheme.residual(lines.detach(), stack, unexplained, linear.diagonal(dim1=-2, dim2=-1))
+    dense = linear if found.covariance is None else linear + found.covariance
+    var = dense.diagonal(dim1=-2, dim2=-1)
+    error = None
+    if found.mean_error is not None and found.var_error is not None:
+        std_error = found.var_error / (2 * root(var)).clamp_min(torch.finfo(var.dtype).tiny)
+        error = StandardError(found.mean_error.reshape(final), std_error.reshape(final))
+    return answer(
+        found.mean.reshape(final),
+        var.reshape(final),
+        blocks(dense, shape),
+        Provenance(scheme.method, scheme.options),
+        error,
+        shares(pushed, rows, leaves, shape),
+    )
+
+
+def _chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
+    chosen = torch.as_tensor(outputs, device=device)
+    if chosen.ndim != 1 or chosen.numel() == 0 or chosen.is_floating_point():
+        raise TypeError(f"outputs must be a list of whole numbers, not {outputs!r}")
+    if int(chosen.min()) < -count or int(chosen.max()) >= count:
+        raise ValueError(f"outputs={list(outputs)}: a batch element has only {count} outputs")
+    return chosen % count
+
+
+def _check_size(method: str, lines: Tensor, leaves: Sequence[Tensor]) -> None:
+    elements = lines.shape[1] * sum(leaf.numel() for leaf in leaves)
+    if elements > _JACOBIAN_ELEMENTS:
+        raise ValueError(
+            f"method {method!r} takes one backward pass for each of {lines.shape[1]} outputs, and their "
+            f"derivatives would have {elements:.2g} elements; pick some with outputs=[…], make chunk "
+            'smaller, or use method="samples" or "sketch"'
+        )

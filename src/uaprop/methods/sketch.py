@@ -1,0 +1,94 @@
+"""Random probes through the whole network: every output's variance from one pass, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..covariance import Diagonal, Factors, Sources
+from ..gaussian import Gaussian
+from ..provenance import Provenance
+from .arguments import Arguments, is_gaussian
+from .options import whole_number
+
+__all__ = ["probe", "sketch"]
+
+
+def sketch(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    probes: int = 16,
+    seed: int = 0,
+    chunk: int | None = None,
+) -> Any:
+    """Factors over ``probes`` shared sources (:mod:`~uaprop.covariance.factors`).
+
+    Every input element has a random sign at each probe, so that the probes' average product is the
+    input's covariance. The answer's standard deviations have a relative error of about
+    ``1/√(2·probes)`` from chance alone.
+
+    Args:
+        model: any callable on tensors.
+        args: its positional arguments, Gaussians among them.
+        kwargs: its keyword arguments.
+        probes: how many, at least 2.
+        seed: of the probes' signs; the same seed gives the same answer.
+        chunk: batch elements at a time, for a model whose batch elements do not influence each other;
+            bounds the memory. The answer does not depend on it.
+
+    Returns:
+        The model's answer, in Gaussians whose elements are correlated.
+    """
+    whole_number("probes", probes, 2)
+    whole_number("seed", seed, 0)
+    if chunk is not None:
+        whole_number("chunk", chunk, 1)
+    arguments = Arguments(args, kwargs)
+    sources = Sources(probes, seed)
+    random = [Gaussian.from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
+    encoded = Arguments(*arguments.filled(random))
+    told = Provenance("sketch", {"probes": probes, "seed": seed})
+
+    def account(value: Any) -> Any:
+        return value.with_provenance(told) if is_gaussian(value) else value
+
+    answers = []
+    for _, piece in encoded.pieces(chunk):
+        sources.restart()
+        answers.append(piece.run(model, piece.gaussians))
+    whole = answers[0]
+    if len(answers) > 1:
+        whole = pytree.tree_map(_joined, *answers, is_leaf=is_gaussian)
+    return pytree.tree_map(account, whole, is_leaf=is_gaussian)
+
+
+def probe(x: Gaussian, sources: Sources) -> Factors:
+    """The covariance of an input, spread over the sources.
+
+    Returns:
+        Factors whose covariance is the input's, exactly or on average over the signs.
+    """
+    if isinstance(x.cov, Diagonal):
+        return Factors.signs(x.cov.var, sources)
+    if isinstance(x.cov, Factors):
+        values = x.cov.values
+        if len(values) == sources.count:
+            return Factors(values, (sources,))
+        return Factors.codes(values, sources)
+    return Factors.dense_signs(x.cov.dense(), x.shape, sources)
+
+
+def _joined(*answers: Any) -> Any:
+    """The answers of several pieces of a batch as one."""
+    first = answers[0]
+    if is_gaussian(first):
+        values = torch.cat([y.cov.values for y in answers], 1)
+        return Gaussian.from_covariance(
+            torch.cat([y.loc for y in answers]), Factors(values, first.cov.sources)
+        )
+    return torch.cat(answers) if isinstance(first, torch.Tensor) and first.ndim > 0 else first
