@@ -6,11 +6,23 @@
 """
 
 from . import kinds, nn
+from .check import compare, flip_probability
 from .errors import UnsupportedOperation
 from .gaussian import Gaussian
-from .methods import propagate
+from .methods import Calibration, calibrate, propagate
 from .registry import rule
 
 __version__ = "0.1.0"
 
-__all__ = ["Gaussian", "UnsupportedOperation", "kinds", "nn", "propagate", "rule"]
+__all__ = [
+    "Calibration",
+    "Gaussian",
+    "UnsupportedOperation",
+    "calibrate",
+    "compare",
+    "flip_probability",
+    "kinds",
+    "nn",
+    "propagate",
+    "rule",
+]

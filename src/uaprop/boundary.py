@@ -77,3 +77,23 @@ def check_spread(spread: Tensor, name: str) -> None:
         else:
             problem = "infinite or NaN"
         raise ValueError(f"{name} must be finite and not negative; some of it is {problem}")
+
+
+def as_factors(factors: Any, mean: Tensor) -> Tensor:
+    """Factors ``(k, *shape)`` as a tensor like the mean.
+
+    Returns:
+        The factors in the mean's dtype, on its device.
+
+    Raises:
+        ValueError: if the shapes do not fit or a factor is not finite.
+    """
+    spread = torch.as_tensor(factors, dtype=mean.dtype, device=mean.device)
+    if spread.shape[1:] != mean.shape or spread.ndim != mean.ndim + 1 or len(spread) == 0:
+        raise ValueError(
+            f"factors must have the shape (k, *{tuple(mean.shape)}), one for each source of noise, "
+            f"not {tuple(spread.shape)}"
+        )
+    if not bool(spread.isfinite().all()):
+        raise ValueError("factors must be finite")
+    return spread

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .boundary import as_mean, as_spread, check_spread
+from .boundary import as_factors, as_mean, as_spread, check_spread
 from .covariance import Covariance, Diagonal, Factors, Finished, Sources
 from .dispatch import Handle, apply
 from .numerics.moments import root
 from .operators import Operators
-from .provenance import Provenance, StandardError
+from .provenance import Explained, Provenance
 from .statistic import Statistic
 
 __all__ = ["Gaussian"]
 
 
-class Gaussian(Operators, Handle):
+class Gaussian(Explained, Operators, Handle):
     """A random tensor ``x ~ N(mean, covariance)`` that behaves like a tensor inside a model.
 
     ``Gaussian(mean, var)`` or ``Gaussian(mean, std=0.1)`` has independent elements. Pass it to any
@@ -91,14 +91,7 @@ class Gaussian(Operators, Handle):
             ValueError: if the shapes do not fit or a factor is not finite.
         """
         loc = as_mean(mean)
-        spread = torch.as_tensor(factors, dtype=loc.dtype, device=loc.device)
-        if spread.shape[1:] != loc.shape or spread.ndim != loc.ndim + 1 or len(spread) == 0:
-            raise ValueError(
-                f"factors must have the shape (k, *{tuple(loc.shape)}), one for each source of noise, "
-                f"not {tuple(spread.shape)}"
-            )
-        if not bool(spread.isfinite().all()):
-            raise ValueError("factors must be finite")
+        spread = as_factors(factors, loc)
         sources = Sources(max(16, 1 << (2 * len(spread) - 1).bit_length()))
         return cls.from_covariance(loc, Factors.codes(spread, sources))
 
@@ -183,56 +176,10 @@ class Gaussian(Operators, Handle):
         dense: Tensor = self.cov.dense()
         return dense
 
-    @property
-    def provenance(self) -> Provenance | None:
-        """Which method gave this answer, with which options and why; None for any other value."""
-        return self._provenance
-
     def with_provenance(self, provenance: Provenance) -> Gaussian:
         """The same value with an account of where it comes from."""
         self._provenance = provenance
         return self
-
-    @property
-    def standard_error(self) -> StandardError:
-        """The standard errors of ``mean`` and ``std``, from a method that samples.
-
-        Raises:
-            ValueError: if the method gives none.
-        """
-        told = self._provenance
-        if told is None or told.standard_error is None:
-            name = "this value" if told is None else f"method {told.method!r}"
-            raise ValueError(
-                f'{name} comes without standard errors; method="hybrid" and "samples" have them'
-            )
-        return told.standard_error
-
-    def attribution(self, output: int, input: int = 0) -> Tensor:
-        """The part of one output's variance that each input element's noise causes.
-
-        ``J_i (J Σ)_i``, which for independent inputs is ``J_i² v_i``. The parts add up to what the network's
-        linear response causes, at most the variance; the rest belongs to no single element.
-
-        Args:
-            output: which output, counted in the flattened answer of a batch element.
-            input: which of several random inputs.
-
-        Returns:
-            ``(batch, *input's shape)``; the input's shape if the answer is a vector.
-
-        Raises:
-            ValueError: if the method does not say.
-        """
-        told = self._provenance
-        if told is None or not told.shares:
-            name = "this value" if told is None else f"this answer of method {told.method!r}"
-            raise ValueError(
-                f'{name} has no attribution; method="adjoint", "hybrid" and "linear" have it, as '
-                "long as inputs times outputs are not too many: pick some with outputs=[…]"
-            )
-        shares = told.shares[input]
-        return shares[output] if self.ndim < 2 else shares[:, output]
 
     def sample(self, n: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw ``n`` tensors, stacked along a new first dimension: ``(n, *shape)``."""

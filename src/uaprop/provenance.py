@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Provenance", "StandardError"]
+__all__ = ["Explained", "Provenance", "StandardError"]
 
 
 class StandardError(NamedTuple):
@@ -41,3 +41,58 @@ class Provenance:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         reason = f": {self.reason}" if self.reason else ""
         return f"{self.method}({options}){reason}"
+
+
+class Explained:
+    """What a value can say about the method that it comes from."""
+
+    __slots__ = ()
+
+    _provenance: Provenance | None
+    ndim: int
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Which method gave this answer, with which options and why; None for any other value."""
+        return self._provenance
+
+    @property
+    def standard_error(self) -> StandardError:
+        """The standard errors of ``mean`` and ``std``, from a method that samples.
+
+        Raises:
+            ValueError: if the method gives none.
+        """
+        told = self._provenance
+        if told is None or told.standard_error is None:
+            name = "this value" if told is None else f"method {told.method!r}"
+            raise ValueError(
+                f'{name} comes without standard errors; method="hybrid" and "samples" have them'
+            )
+        return told.standard_error
+
+    def attribution(self, output: int, input: int = 0) -> Tensor:
+        """The part of one output's variance that each input element's noise causes.
+
+        ``J_i (J Σ)_i``, which for independent inputs is ``J_i² v_i``. The parts add up to what the network's
+        linear response causes, at most the variance; the rest belongs to no single element.
+
+        Args:
+            output: which output, counted in the flattened answer of a batch element.
+            input: which of several random inputs.
+
+        Returns:
+            ``(batch, *input's shape)``; the input's shape if the answer is a vector.
+
+        Raises:
+            ValueError: if the method does not say.
+        """
+        told = self._provenance
+        if told is None or not told.shares:
+            name = "this value" if told is None else f"this answer of method {told.method!r}"
+            raise ValueError(
+                f'{name} has no attribution; method="adjoint", "hybrid" and "linear" have it, as '
+                "long as inputs times outputs are not too many: pick some with outputs=[…]"
+            )
+        shares = told.shares[input]
+        return shares[output] if self.ndim < 2 else shares[:, output]

@@ -68,7 +68,7 @@ class Handle(Random):
             parent._refresh(parent._view)
         if parent._version != view.version:
             view.version = parent._version
-            self._loc, self._cov = type(parent._cov).select(Select((parent,), view.cut))
+            self._loc, self._cov = type(parent._cov).through(Select((parent,), view.cut))
             self._version += 1
 
     def become_view(self, parent: Handle, cut: Callable[[Tensor], Tensor]) -> None:
@@ -119,4 +119,4 @@ def _placed(parent: Handle, child: Handle, cut: Callable[[Tensor], Tensor]) -> A
 
     detached = type(child).__new__(type(child))  # the child's value, not a view of the old parent
     detached._hold(child._loc, child._cov)
-    return type(parent._cov).linear(Linear((parent, detached), put, put, put))
+    return type(parent._cov).through(Linear((parent, detached), put, put, put))

@@ -22,13 +22,20 @@ class Arguments:
     """Positional and keyword arguments of a model, nested as it likes.
 
     Attributes:
-        gaussians: the random ones, in order.
+        gaussians: the random ones, in order, each once: the same Gaussian in two places is one random
+            tensor.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_gaussian)
-        self._places = [i for i, leaf in enumerate(self._leaves) if is_gaussian(leaf)]
-        self.gaussians: list[Gaussian] = [self._leaves[i] for i in self._places]
+        unique = {id(leaf): leaf for leaf in self._leaves if is_gaussian(leaf)}
+        self.gaussians: list[Gaussian] = list(unique.values())
+        numbers = {key: i for i, key in enumerate(unique)}
+        self._places = [
+            (place, numbers[id(leaf)])
+            for place, leaf in enumerate(self._leaves)
+            if is_gaussian(leaf)
+        ]
 
     def run(self, model: Callable[..., Any], values: Sequence[Any]) -> Any:
         """The model's answer with other values in the places of the random arguments."""
@@ -38,8 +45,8 @@ class Arguments:
     def filled(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with other values in the places of the random ones."""
         leaves = list(self._leaves)
-        for place, value in zip(self._places, values, strict=True):
-            leaves[place] = value
+        for place, number in self._places:
+            leaves[place] = values[number]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return args, kwargs
 
@@ -77,6 +84,9 @@ class Arguments:
 
     def cut(self, part: slice) -> Arguments:
         """The arguments of some batch elements."""
-        cut = [leaf[part] if isinstance(leaf, Tensor | Gaussian) else leaf for leaf in self._leaves]
-        args, kwargs = pytree.tree_unflatten(cut, self._spec)
+        leaves = [leaf[part] if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        random = [x[part] for x in self.gaussians]
+        for place, number in self._places:
+            leaves[place] = random[number]
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return Arguments(args, kwargs)

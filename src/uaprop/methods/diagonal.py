@@ -8,9 +8,10 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal
-from ..gaussian import Gaussian
+from ..provenance import Provenance
+from .arguments import Arguments, is_gaussian
 
-__all__ = ["diagonal"]
+__all__ = ["check_independent", "diagonal"]
 
 
 def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -32,10 +33,24 @@ def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     Raises:
         TypeError: if an input is not of independent elements.
     """
-    for value in pytree.tree_leaves((args, kwargs), is_leaf=lambda x: isinstance(x, Gaussian)):
-        if isinstance(value, Gaussian) and not isinstance(value.cov, Diagonal):
+    check_independent("diagonal", args, kwargs)
+    told = Provenance("diagonal")
+
+    def account(value: Any) -> Any:
+        return value.with_provenance(told) if is_gaussian(value) else value
+
+    return pytree.tree_map(account, model(*args, **kwargs), is_leaf=is_gaussian)
+
+
+def check_independent(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse inputs whose elements are correlated.
+
+    Raises:
+        TypeError: if there is one.
+    """
+    for x in Arguments(args, kwargs).gaussians:
+        if not isinstance(x.cov, Diagonal):
             raise TypeError(
-                "method 'diagonal' needs inputs of independent elements; an input has a "
-                f"{type(value.cov).__name__.lower()} covariance"
+                f"method {method!r} needs inputs of independent elements; an input has a "
+                f"{type(x.cov).__name__.lower()} covariance"
             )
-    return model(*args, **kwargs)

@@ -14,6 +14,7 @@ from .arguments import Arguments, is_gaussian
 from .options import whole_number
 from .pooling import pooled
 from .response import Residual, Scheme, respond
+from .samples import other_seed
 
 __all__ = ["hybrid"]
 
@@ -66,7 +67,9 @@ def hybrid(
 
     options = {"samples": samples, "seed": seed, "outputs": outputs}
     scheme = Scheme("hybrid", options, carry, _taken, _residual, samples)
-    return respond(scheme, model, arguments, stacks, outputs, chunk)
+    with torch.random.fork_rng():  # for the model's own randomness
+        torch.manual_seed(other_seed(seed))
+        return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 
 def _centred(draws: Tensor) -> Tensor:

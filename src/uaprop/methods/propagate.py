@@ -10,7 +10,10 @@ from torch.utils import _pytree as pytree
 
 from ..gaussian import Gaussian
 from .adjoint import adjoint
+from .auto import auto
+from .calibrated import calibrated
 from .diagonal import diagonal
+from .full import full
 from .hybrid import hybrid
 from .linear import linear
 from .samples import samples
@@ -19,26 +22,37 @@ from .sketch import sketch
 __all__ = ["METHODS", "propagate"]
 
 METHODS: Mapping[str, Callable[..., Any]] = {
+    "auto": auto,
     "diagonal": diagonal,
+    "calibrated": calibrated,
     "linear": linear,
     "sketch": sketch,
     "adjoint": adjoint,
     "hybrid": hybrid,
+    "full": full,
     "samples": samples,
 }
 
 
-def propagate(model: Callable[..., Any], x: Any, method: str = "diagonal", **options: Any) -> Any:
+def propagate(model: Callable[..., Any], x: Any, method: str = "auto", **options: Any) -> Any:
     """Carry a Gaussian input through a model.
 
     Args:
         model: any callable on tensors, usually an ``nn.Module``; it is not changed.
         x: a :class:`~uaprop.Gaussian`; or a tuple of positional or a dict of keyword arguments for the model,
             nested as it likes, in which any number are Gaussian and independent of each other.
-        method: ``"diagonal"``, the report's method: independent elements, one pass; or
-            ``"samples"``, Monte Carlo: no rules needed, as many passes as ``samples``.
-        **options: the method's own; see :func:`~uaprop.methods.diagonal.diagonal` and
-            :func:`~uaprop.methods.samples.samples`.
+        method: how much correlation to carry, and how.
+
+            - ``"auto"``: chooses by the number of outputs, and says so in the answer's ``provenance``.
+            - ``"hybrid"``: real draws and the exact linear response; next to no bias, has standard errors.
+            - ``"adjoint"``: probes and the exact linear response; closed-form moments.
+            - ``"sketch"``: probes alone; any number of outputs in one pass.
+            - ``"calibrated"``: one variance factor per channel and layer, fitted beforehand.
+            - ``"diagonal"``: the report's method, independent elements; deviations far too small.
+            - ``"linear"``: the Jacobian at the mean.
+            - ``"full"``: the dense covariance of everything; for small networks.
+            - ``"samples"``: Monte Carlo; no rules needed.
+        **options: the method's own, see the function of its name in :mod:`uaprop.methods`.
 
     Returns:
         What the model returns, with Gaussians in place of tensors: one, a tuple, a dict, …

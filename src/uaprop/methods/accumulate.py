@@ -1,0 +1,120 @@
+"""Mean, covariance and their standard errors from a stream of draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..covariance import Finished
+from ..covariance.base import per_batch_element
+from ..covariance.stacked import across
+from ..gaussian import Gaussian
+from ..numerics.moments import root
+from ..provenance import Provenance, StandardError
+
+__all__ = ["Accumulator", "same"]
+
+_DENSE_ELEMENTS = 2**22  # largest dense output covariance that is kept
+
+
+class Accumulator:
+    """Takes in draws in groups: single ones, or antithetic pairs. Sums in float64.
+
+    With ``d`` the draw minus a pivot (the first draw, so that nothing large cancels), every group has the
+    averages ``u`` of ``d`` and ``q`` of ``d²``. Groups are independent, so ``mean = pivot + ū`` has the error
+    ``s_u/√n``, ``var = q̄ - ū² + s_u²/n`` is unbiased, and by the delta method its error is that of the
+    average of ``q - 2 ū u``.
+
+    Args:
+        group: draws per group; they are next to each other.
+    """
+
+    def __init__(self, group: int = 1) -> None:
+        self.group = group
+        self.count = 0
+        self.constant: Any = None
+        self.seen = False
+        self.dtype = torch.float64
+        self.pivot = self.u = self.q = self.uu = self.uq = self.qq = torch.zeros(())
+        self.products: Tensor | None = None
+        self.group_products: Tensor | None = None
+
+    def add(self, draws: Any) -> None:
+        """Take in whole groups of draws, stacked along the first dimension.
+
+        Raises:
+            TypeError: if they are something that has no mean.
+        """
+        if not isinstance(draws, Tensor):
+            if self.seen:
+                same(self.constant, draws)
+            self.constant, self.seen = draws, True
+            return
+        if not draws.is_floating_point():
+            raise TypeError(
+                f"the model returns a tensor of {draws.dtype}, which has no Gaussian; return the "
+                "scores it was computed from"
+            )
+        values = draws.double()
+        if self.count == 0:
+            self.dtype, self.pivot = draws.dtype, values[0]
+        offsets = values - self.pivot
+        grouped = offsets.unflatten(0, (-1, self.group))
+        u, q = grouped.mean(1), grouped.square().mean(1)
+        self.count += len(u)
+        self.u, self.q = self.u + u.sum(0), self.q + q.sum(0)
+        self.uu = self.uu + u.square().sum(0)
+        self.uq = self.uq + (u * q).sum(0)
+        self.qq = self.qq + q.square().sum(0)
+        flat = across(per_batch_element, offsets)
+        if flat[0].numel() * flat.shape[-1] <= _DENSE_ELEMENTS:
+            self.products = _products(flat, self.products)
+            self.group_products = _products(across(per_batch_element, u), self.group_products)
+
+    def result(self, told: Provenance) -> Any:
+        """The Gaussian of everything taken in, or the constant if it was no tensor."""
+        if self.count == 0:
+            return self.constant
+        n = self.count
+        u, q = self.u / n, self.q / n
+        mean_var = (self.uu / n - u.square()).clamp_min(0) / (n - 1)  # of the mean
+        var = (q - u.square() + mean_var).clamp_min(0)
+        # of q - 2 ū u, whose average is what the variance estimates
+        spread = self.qq / n - q.square() - 4 * u * (self.uq / n - u * q)
+        spread = (spread + 4 * u.square() * (self.uu / n - u.square())).clamp_min(0)
+        std = root(var)
+        std_error = root(spread / (n - 1)) / (2 * std).clamp_min(torch.finfo(torch.float64).tiny)
+        dense = None
+        if self.products is not None and self.group_products is not None:
+            flat = per_batch_element(u)
+            outer = flat.unsqueeze(-1) * flat.unsqueeze(-2)
+            of_mean = (self.group_products / n - outer) / (n - 1)
+            dense = (self.products / (n * self.group) - outer + of_mean).to(self.dtype)
+        error = StandardError(root(mean_var).to(self.dtype), std_error.to(self.dtype))
+        value = Gaussian.from_covariance(
+            (self.pivot + u).to(self.dtype), Finished(var.to(self.dtype), dense)
+        )
+        return value.with_provenance(
+            Provenance(told.method, told.options, told.reason, standard_error=error)
+        )
+
+
+def _products(flat: Tensor, before: Tensor | None) -> Tensor:
+    products = torch.einsum("n...i,n...j->...ij", flat, flat)
+    return products if before is None else before + products
+
+
+def same(first: Any, other: Any) -> None:
+    """Whatever is no tensor must not depend on the draw: it would be one draw's value.
+
+    Raises:
+        TypeError: if the two differ.
+    """
+    plain = isinstance(first, bool | int | float | str | bytes)
+    if not (first is other or (plain and type(first) is type(other) and first == other)):
+        raise TypeError(
+            f"the model returns a {type(first).__name__} that depends on its input; only tensors, in "
+            "tuples, lists and dicts, have a mean and a variance"
+        )

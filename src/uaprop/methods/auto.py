@@ -1,0 +1,92 @@
+"""The method for those who do not want to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..errors import UnsupportedOperation
+from .arguments import Arguments, is_gaussian
+from .hybrid import hybrid
+from .options import whole_number
+from .samples import samples
+
+__all__ = ["auto"]
+
+_FEW_OUTPUTS = 64  # a backward pass for each of them costs less than the draws it saves
+_DRAWS = 16
+_MANY_DRAWS = 128
+
+
+def auto(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    seed: int = 0,
+    outputs: Sequence[int] | None = None,
+    chunk: int | None = None,
+) -> Any:
+    """Choose by the number of outputs, as the measured frontier says (docs: Accuracy).
+
+    Few outputs per batch element: ``"hybrid"``, which has the smaller error at any cost from about 15
+    forward passes on. Many outputs (a segmentation, a spectrum), or a model that hybrid cannot run:
+    ``"samples"``. The choice and its reason are in the answer's ``provenance``.
+
+    Args:
+        model: any callable on tensors.
+        args: its positional arguments, Gaussians among them.
+        kwargs: its keyword arguments.
+        seed: makes the answer reproducible.
+        outputs: which outputs of each batch element are wanted; all by default.
+        chunk: batch elements (hybrid) or draws (samples) at a time; bounds the memory.
+
+    Returns:
+        The model's answer, in Gaussians with standard errors.
+
+    Raises:
+        UnsupportedOperation: if only some outputs are wanted of a model that hybrid cannot run.
+    """
+    whole_number("seed", seed, 0)
+    wanted = len(outputs) if outputs is not None else _outputs(model, Arguments(args, kwargs))
+    if wanted > _FEW_OUTPUTS:
+        reason = f"{wanted} outputs are too many for a backward pass each"
+    else:
+        try:
+            answer = hybrid(
+                model, args, kwargs, samples=_DRAWS, seed=seed, outputs=outputs, chunk=chunk
+            )
+            return _because(answer, f"{wanted} outputs, few enough for a backward pass each")
+        except UnsupportedOperation as error:
+            if outputs is not None:
+                raise
+            reason = f"hybrid cannot run the model ({error.operation} in '{error.module}')"
+    answer = samples(model, args, kwargs, samples=_MANY_DRAWS, seed=seed, chunk=chunk)
+    return _because(answer, reason)
+
+
+def _outputs(model: Callable[..., Any], arguments: Arguments) -> int:
+    """How many outputs the model has for each batch element, from one plain pass."""
+    with torch.no_grad(), torch.random.fork_rng():
+        answer = arguments.run(model, [x.loc for x in arguments.gaussians])
+    batch = arguments.batch
+    total = 0
+    for value in pytree.tree_leaves(answer):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            one_by_one = batch is not None and value.ndim > 1 and value.shape[0] == batch
+            total += value[0].numel() if one_by_one else value.numel()
+    return total
+
+
+def _because(answer: Any, reason: str) -> Any:
+    def tell(value: Any) -> Any:
+        if is_gaussian(value) and value.provenance is not None:
+            return value.with_provenance(replace(value.provenance, reason=f"chosen for {reason}"))
+        return value
+
+    return pytree.tree_map(tell, answer, is_leaf=is_gaussian)

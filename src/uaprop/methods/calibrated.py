@@ -1,0 +1,66 @@
+"""The report's method with its variances corrected: the price of the diagonal, most of the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from ..covariance import Calibrated, Diagonal
+from ..gaussian import Gaussian
+from ..provenance import Provenance
+from .arguments import Arguments, is_gaussian
+from .calibration import Calibration, Correction, at_the_end, fingerprint
+from .diagonal import check_independent
+
+__all__ = ["calibrated"]
+
+
+def calibrated(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    calibration: Calibration,
+) -> Any:
+    """Independent elements, each variance times a factor that :func:`~uaprop.calibrate` has fitted.
+
+    Args:
+        model: the model that was calibrated, with the same weights.
+        args: its positional arguments, Gaussians among them.
+        kwargs: its keyword arguments.
+        calibration: from :func:`~uaprop.calibrate` or ``ua.Calibration.load(path)``.
+
+    Returns:
+        The model's answer, in Gaussians of independent elements.
+
+    Raises:
+        TypeError: if an input is not of independent elements.
+        ValueError: if the calibration was made for another model.
+    """
+    if not isinstance(calibration, Calibration):
+        raise TypeError(
+            f"calibration must come from ua.calibrate or ua.Calibration.load, not {calibration!r}"
+        )
+    check_independent("calibrated", args, kwargs)
+    if calibration.model != fingerprint(model):
+        raise ValueError(
+            "the calibration does not fit this model: it was made with other weights; make another "
+            "with ua.calibrate"
+        )
+    arguments = Arguments(args, kwargs)
+    tally = Correction(calibration)
+    random = [
+        Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally)) for x in arguments.gaussians
+    ]
+    answer = pytree.tree_map(at_the_end, arguments.run(model, random), is_leaf=is_gaussian)
+    tally.finish()
+    told = Provenance("calibrated", {"calibration": calibration})
+
+    def plain(value: Any) -> Any:
+        if not is_gaussian(value):
+            return value
+        return Gaussian.from_covariance(value.loc, Diagonal(value.cov.var)).with_provenance(told)
+
+    return pytree.tree_map(plain, answer, is_leaf=is_gaussian)
