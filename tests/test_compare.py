@@ -292,7 +292,7 @@ def test_a_picture_needs_matplotlib(linear: Comparison, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"methods": ["magic"]}, ValueError, "no method 'magic'; choose from diagonal"),
+        ({"methods": ["magic"]}, ValueError, "no method 'magic'; choose from auto"),
         ({"samples": 10}, ValueError, "at least 100"),
         ({"samples": 1e4}, TypeError, "whole number"),
         ({"repeats": 0}, ValueError, "repeats must be at least 1"),

@@ -17,7 +17,7 @@ ORDER = [
     {"registry", "covariance"},
     {"rules"},
     {"dispatch"},
-    {"operators", "statistic", "boundary", "provenance", "gaussian"},
+    {"operators", "statistic", "boundary", "provenance", "gaussian", "pytrees"},
     {"methods"},
     {"nn", "check"},
     {"plot", "report", "demo"},

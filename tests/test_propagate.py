@@ -156,7 +156,7 @@ def test_inputs_must_be_random(model: nn.Module, x: ua.Gaussian) -> None:
         ua.propagate(model, torch.zeros(1, 4))
     sampled = ua.propagate(model, x, method="samples", samples=5)
     with pytest.raises(TypeError, match="finished"):
-        ua.propagate(nn.ReLU(), sampled)
+        ua.propagate(nn.ReLU(), sampled, method="diagonal")
 
 
 def test_inputs_may_be_nested(x: ua.Gaussian) -> None:

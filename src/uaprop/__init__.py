@@ -5,7 +5,7 @@
 >>> torch.nn.Linear(4, 2)(x)  # doctest: +SKIP
 """
 
-from . import kinds, nn
+from . import kinds, nn, pytrees  # noqa: F401, pytrees registers Gaussians with torch
 from .check import compare, flip_probability
 from .errors import UnsupportedOperation
 from .gaussian import Gaussian

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from .boundary import as_factors, as_mean, as_spread, check_spread
-from .covariance import Covariance, Diagonal, Factors, Finished, Sources
+from .covariance import Covariance, Diagonal, Factors, Sources
 from .dispatch import Handle, apply
 from .numerics.moments import root
 from .operators import Operators
@@ -275,29 +274,3 @@ _METADATA = frozenset(
 
 def _short(tensor: Tensor) -> str:
     return str([float(f"{value:.4g}") for value in tensor.detach().flatten().tolist()])
-
-
-def _register(kind: type, name: str, fields: Callable[[Any], dict[str, Any]], make: Any) -> None:
-    """Make a class a pytree whose children are its fields, for torch.compile and torch.export."""
-    pytree.register_pytree_node(
-        kind,
-        lambda value: (list(fields(value).values()), None),
-        lambda children, context: make(*children),
-        serialized_type_name=name,
-        flatten_with_keys_fn=lambda value: (
-            [(pytree.GetAttrKey(key), child) for key, child in fields(value).items()],
-            None,
-        ),
-    )
-
-
-_register(
-    Gaussian,
-    "uaprop.Gaussian",
-    lambda x: {"loc": x.loc, "cov": x.cov},
-    Gaussian.from_covariance,
-)
-_register(Diagonal, "uaprop.covariance.Diagonal", lambda c: {"var": c.var}, Diagonal)
-_register(
-    Finished, "uaprop.covariance.Finished", lambda c: {"var": c.var, "kept": c.kept}, Finished
-)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from .base import Covariance, Result, per_batch_element
 from .response import with_gain
-from .stacked import across
+from .stacked import across, expanded
 
 __all__ = ["Ensemble"]
 
@@ -72,13 +72,15 @@ class Ensemble(Covariance):
         (x,) = kind.inputs
         function = kind.function
         assert function is not None  # dispatch attaches it, see needs_functions
-        with torch.enable_grad():
-            draws = x.cov.values.detach().requires_grad_()
-            values = function(draws)
-            (slopes,) = torch.autograd.grad(values, draws, torch.ones_like(values))
         with torch.no_grad():
             mean = function(x.loc)
-        return with_gain(x.loc, mean, slopes.mean(0)), cls(values.detach())
+        shape = mean.shape  # a bound of a clamp can have more elements than what it clamps
+        with torch.enable_grad():
+            draws = expanded(x.cov.values, shape).detach().requires_grad_()
+            values = across(function, draws)
+            one = values.new_ones(()).expand_as(values)
+            (slopes,) = torch.autograd.grad(values, draws, one)
+        return with_gain(x.loc.expand(shape), mean, slopes.mean(0)), cls(values.detach())
 
     @classmethod
     def bilinear(cls, kind: Bilinear) -> Result:

@@ -14,6 +14,8 @@ variance.
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from ..numerics.moments import root
 from .base import Covariance, Result, per_batch_element
 from .response import with_gain
 from .sources import Sources, coded, signed
-from .stacked import across
+from .stacked import across, expanded, sum_of_squares
 
 __all__ = ["Factors"]
 
@@ -68,7 +70,7 @@ class Factors(Covariance):
     def var(self) -> Tensor:
         """Marginal variances, ``Σ_r F_r²``."""
         if self._var is None:
-            self._var = self.values.square().sum(0)
+            self._var = sum_of_squares(self.values)
         return self._var
 
     def dense(self) -> Tensor:
@@ -113,17 +115,27 @@ class Factors(Covariance):
     def elementwise(cls, kind: Elementwise) -> Result:
         """Gain times factors, and the rest of the variance as a product of two sources' factors."""
         (x,) = kind.inputs
-        values, sources = x.cov.values, x.cov.sources
+        loc, values, sources = x.loc, x.cov.values, x.cov.sources
         with _tracking(sources):
-            moments = kind.moments(x.loc, x.cov.var)
+            moments = kind.moments(loc, x.cov.var)
+            if moments.mean.shape != x.shape:  # a bound of a clamp can have more elements
+                loc = loc.expand(moments.mean.shape)
+                values = expanded(values, moments.mean.shape)
             rest = (moments.var - moments.gain.square() * x.cov.var).clamp_min(0)
-            product = sources[0].products(values)
-            norm = product.square().sum(0)
-            scale = root(torch.where(norm > 0, rest / norm, 0))
-            factors = torch.addcmul(product * scale, values, moments.gain)
+            product = _squares(values, sources)
+            norm = sum_of_squares(product)
+            usable = norm > torch.finfo(norm.dtype).tiny
+            scale = root(torch.where(usable, rest / norm, 0))
+            if not product.requires_grad and not scale.requires_grad:
+                factors = product.mul_(scale).addcmul_(values, moments.gain)  # it is nobody else's
+            else:
+                factors = torch.addcmul(product * scale, values, moments.gain)
+            if not bool((usable | (rest == 0)).all()):  # factors cancel or underflow: fresh signs
+                lost = root(torch.where(usable, 0, rest))
+                factors = factors + signed(lost, len(values), sources[0].generator)
         mean = moments.mean
         if _linearised(sources):
-            mean = with_gain(x.loc, moments.mean, moments.gain)
+            mean = with_gain(loc, moments.mean, moments.gain)
         return mean, cls(factors, sources)
 
     @classmethod
@@ -142,9 +154,7 @@ class Factors(Covariance):
             shared = across(kind.product, p, q).sum(0)
             first = across(lambda a: kind.product(a, y.loc), p)
             first = first + across(lambda b: kind.product(x.loc, b), q)
-            other = _partners(sources)
-            second = across(kind.product, p, q[other]) + across(kind.product, p[other], q)
-            values = first + second * (len(p) / 2) ** 0.5
+            values = first + _second_order(kind.product, p, q, sources)
         return kind.affine(x.loc, y.loc) + shared, cls(values, sources)
 
     @classmethod
@@ -184,7 +194,46 @@ def _tracking(sources: tuple[Sources, ...]) -> Any:
 
 
 def _partners(sources: tuple[Sources, ...]) -> Tensor:
-    return sources[0].partners(sum(part.count for part in sources))
+    """For each source another one of its own set."""
+    if len(sources) == 1:
+        return sources[0].partners()
+    starts = itertools.accumulate((part.count for part in sources), initial=0)
+    return torch.cat(
+        [part.partners() + start for part, start in zip(sources, starts, strict=False)]
+    )
+
+
+def _squares(values: Tensor, sources: tuple[Sources, ...]) -> Tensor:
+    """The second order of ``x̃²`` up to a factor for each element."""
+    if len(sources) == 1:
+        return sources[0].products(values)
+    return _second_order(torch.mul, values, values, sources)
+
+
+def _second_order(
+    product: Callable[[Tensor, Tensor], Tensor], p: Tensor, q: Tensor, sources: tuple[Sources, ...]
+) -> Tensor:
+    """``x̃ ỹ - Cov(x, y)`` as symmetrised products of two sources' factors.
+
+    Every set of sources is paired with itself and with every other; partners in the larger of two sets
+    stand for all pairs.
+
+    Returns:
+        Factors of the product's shape, with the right variance on average over the partners.
+    """
+    if len(sources) == 1:
+        other = sources[0].partners()
+        second = across(product, p, q[other]) + across(product, p[other], q)
+        return second * (len(p) / 2) ** 0.5
+    counts = [part.count for part in sources]
+    ps, qs = p.split(counts), q.split(counts)
+    parts = [_second_order(product, a, b, (s,)) for a, b, s in zip(ps, qs, sources, strict=True)]
+    for pair in itertools.combinations(range(len(sources)), 2):
+        i, j = sorted(pair, key=lambda k: -counts[k])
+        other = sources[i].partners_in(sources[j])
+        cross = across(product, ps[i], qs[j][other]) + across(product, ps[j][other], qs[i])
+        parts[i] = parts[i] + cross * counts[j] ** 0.5
+    return torch.cat(parts)
 
 
 def _aligned(inputs: tuple[Random, ...]) -> tuple[tuple[Sources, ...], list[Tensor]]:

@@ -18,7 +18,7 @@ class Sources:
             (:mod:`~uaprop.covariance.response`), and nothing else is differentiated.
     """
 
-    __slots__ = ("coded", "count", "generator", "linearised", "seed")
+    __slots__ = ("coded", "count", "generator", "linearised", "seed", "taken")
 
     def __init__(self, count: int, seed: int = 0, linearised: bool = False) -> None:
         self.count = count
@@ -26,13 +26,17 @@ class Sources:
         self.generator = torch.Generator().manual_seed(seed)
         self.linearised = linearised
         self.coded = False
+        self.taken = 0  # codes that are in use
 
     def restart(self) -> None:
-        """Make the same choices again, for the next piece of a batch."""
-        self.generator.manual_seed(self.seed)
+        """Make the same choices again, for the next piece of a batch.
 
-    def partners(self, count: int) -> Tensor:
-        """For each of ``count`` sources another one: nobody gets itself, nobody is chosen twice.
+        They come from another seed than the signs of the inputs' probes, which they would repeat.
+        """
+        self.generator.manual_seed(self.seed ^ 0x5DEECE66D)
+
+    def partners(self) -> Tensor:
+        """For each source another one: nobody gets itself, nobody is chosen twice.
 
         Usually the one a few places on. Codes have to stay codes, and Walsh functions have
         ``h(r ⊕ c) = ± h(r)``, so there the numbers are combined bit by bit.
@@ -40,16 +44,18 @@ class Sources:
         Returns:
             The partners' numbers, ``(count,)``.
         """
-        step = torch.randint(1, count, (), generator=self.generator)
-        numbers = torch.arange(count)
-        if self.coded and count & (count - 1) == 0:
-            return numbers ^ step
-        return (numbers + step) % count
+        step = torch.randint(1, self.count, (), generator=self.generator)
+        return _moved(torch.arange(self.count), step, self.count, self.coded)
+
+    def partners_in(self, other: Sources) -> Tensor:
+        """For each source one of a set that is not larger, ``(count,)``."""
+        step = torch.randint(0, other.count, (), generator=self.generator)
+        return _moved(torch.arange(self.count), step, other.count, self.coded)
 
     def products(self, values: Tensor) -> Tensor:
         """Each source's values times its partner's, ``(count, *shape)``."""
         count = len(values)
-        partners = self.partners(count)
+        partners = self.partners()
         step = int(partners[0])
         if self.coded or values.requires_grad:
             return values * values[partners]
@@ -80,21 +86,28 @@ def coded(factors: Tensor, sources: Sources) -> Tensor:
     With ``2k`` sources or more, a power of two, each factor gets a Walsh function of odd parity: these are
     orthogonal, so nothing changes; and a product of two of them has even parity, so what a
     nonlinearity adds is orthogonal to what it was made from. More factors than that get random
-    signs, which are orthogonal on average.
+    signs, which are orthogonal on average. No code is given twice: inputs are independent.
 
     Returns:
         ``(count, *shape)``.
     """
     k, count = factors.shape[0], sources.count
-    if 2 * k <= count and count & (count - 1) == 0:
+    if 2 * (sources.taken + k) <= count and count & (count - 1) == 0:
         numbers = torch.arange(count)
-        odd = numbers[_parity(numbers) == 1][:k]
+        odd = numbers[_parity(numbers) == 1][sources.taken : sources.taken + k]
         code = 1 - 2 * _parity(odd.unsqueeze(1) & numbers)
         sources.coded = True
+        sources.taken += k
     else:
         code = 1 - 2 * torch.randint(0, 2, (k, count), generator=sources.generator)
     code = code.to(factors.dtype).to(factors.device) * count**-0.5
     return torch.einsum("kr,k...->r...", code, factors)
+
+
+def _moved(numbers: Tensor, step: Tensor, count: int, coded: bool) -> Tensor:
+    if coded and count & (count - 1) == 0:
+        return (numbers ^ step) % count
+    return (numbers + step) % count
 
 
 def _parity(numbers: Tensor) -> Tensor:

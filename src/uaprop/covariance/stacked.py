@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["across"]
+__all__ = ["across", "expanded", "sum_of_squares"]
 
 
 def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
@@ -33,3 +33,19 @@ def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
         # Not every program can be vectorised; a real error comes up again in the loop.
         answers = [function(*rows) for rows in zip(*stacks, strict=True)]
     return pytree.tree_map(lambda *rows: torch.stack(rows), *answers)
+
+
+def expanded(stack: Tensor, shape: torch.Size) -> Tensor:
+    """A stack of tensors that broadcast to ``shape``, as a stack of that shape."""
+    lead = [1] * (len(shape) - (stack.ndim - 1))
+    return stack.reshape(len(stack), *lead, *stack.shape[1:]).expand(len(stack), *shape)
+
+
+def sum_of_squares(stack: Tensor) -> Tensor:
+    """``Σ_r stack[r]²``; without a second stack in memory where no gradient needs it."""
+    if stack.requires_grad:
+        return stack.square().sum(0)
+    total = stack[0].square()
+    for row in stack[1:]:
+        total.addcmul_(row, row)
+    return total

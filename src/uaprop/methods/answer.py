@@ -13,16 +13,16 @@ from ..covariance import Finished
 from ..gaussian import Gaussian
 from ..provenance import Provenance, StandardError
 
-__all__ = ["answer", "blocks", "joined", "shares"]
+__all__ = ["answer", "blocks", "cut_like", "joined", "shares"]
 
 _SHARES_ELEMENTS = 2**25  # the most that is kept for attribution
 
 
-def joined(*answers: Any) -> Any:
-    """The answers of several pieces of a batch as one."""
+def joined(lengths: Sequence[int], *answers: Any) -> Any:
+    """The answers of several pieces of a batch as one, ``lengths`` being those of the pieces."""
     first = answers[0]
     if not isinstance(first, Gaussian):
-        return torch.cat(answers) if isinstance(first, Tensor) and first.ndim > 0 else first
+        return torch.cat(answers) if cut_like(lengths, answers) else first
     told = [y.provenance for y in answers]
     errors = [p.standard_error for p in told if p is not None and p.standard_error is not None]
     return answer(
@@ -33,6 +33,12 @@ def joined(*answers: Any) -> Any:
         StandardError(*map(torch.cat, zip(*errors, strict=True))) if errors else None,
         tuple(map(torch.cat, zip(*(p.shares for p in told), strict=True))),
     )
+
+
+def cut_like(lengths: Sequence[int], values: Sequence[Any]) -> bool:
+    """Whether values are tensors with an element for each batch element; else they are constant."""
+    tensors = [v for v in values if isinstance(v, Tensor) and v.ndim > 0 and v is not values[0]]
+    return len(tensors) == len(values) - 1 and [len(v) for v in values] == list(lengths)
 
 
 def answer(

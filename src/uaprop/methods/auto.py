@@ -14,6 +14,7 @@ from ..errors import UnsupportedOperation
 from .arguments import Arguments, is_gaussian
 from .hybrid import hybrid
 from .options import whole_number
+from .response import chosen
 from .samples import samples
 
 __all__ = ["auto"]
@@ -48,9 +49,6 @@ def auto(
 
     Returns:
         The model's answer, in Gaussians with standard errors.
-
-    Raises:
-        UnsupportedOperation: if only some outputs are wanted of a model that hybrid cannot run.
     """
     whole_number("seed", seed, 0)
     wanted = len(outputs) if outputs is not None else _outputs(model, Arguments(args, kwargs))
@@ -63,17 +61,28 @@ def auto(
             )
             return _because(answer, f"{wanted} outputs, few enough for a backward pass each")
         except UnsupportedOperation as error:
-            if outputs is not None:
-                raise
             reason = f"hybrid cannot run the model ({error.operation} in '{error.module}')"
-    answer = samples(model, args, kwargs, samples=_MANY_DRAWS, seed=seed, chunk=chunk)
+    wanted_of = model if outputs is None else _picking(model, outputs)
+    answer = samples(wanted_of, args, kwargs, samples=_MANY_DRAWS, seed=seed, chunk=chunk)
     return _because(answer, reason)
+
+
+def _picking(model: Callable[..., Any], outputs: Sequence[int]) -> Callable[..., Any]:
+    """The model with some outputs of each batch element only."""
+
+    def pick(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        flat = value.flatten(1) if value.ndim > 1 else value.reshape(-1)
+        return flat[..., chosen(outputs, flat.shape[-1], value.device)]
+
+    return lambda *args, **kwargs: pytree.tree_map(pick, model(*args, **kwargs))
 
 
 def _outputs(model: Callable[..., Any], arguments: Arguments) -> int:
     """How many outputs the model has for each batch element, from one plain pass."""
     with torch.no_grad(), torch.random.fork_rng():
-        answer = arguments.run(model, [x.loc for x in arguments.gaussians])
+        answer = arguments.run(model, [x.loc.clone() for x in arguments.gaussians])
     batch = arguments.batch
     total = 0
     for value in pytree.tree_leaves(answer):

@@ -42,12 +42,18 @@ def linear(
     if chunk is not None:
         whole_number("chunk", chunk, 1)
     arguments = Arguments(args, kwargs)
-    scheme = Scheme("linear", {"outputs": outputs}, lambda mean, _: mean, _taken, _residual, _ROWS)
+    scheme = Scheme("linear", {"outputs": outputs}, _carried, _taken, _residual, _ROWS)
     return respond(scheme, model, arguments, [None] * len(arguments.gaussians), outputs, chunk)
 
 
+def _carried(mean: Tensor, stack: Tensor | None) -> Tensor:
+    return mean.clone()  # the model may write to its input, and to a leaf it must not
+
+
 def _taken(value: Any) -> tuple[Tensor, None] | None:
-    return (value, None) if isinstance(value, Tensor) and value.is_floating_point() else None
+    if not isinstance(value, Tensor) or not value.is_floating_point() or not value.requires_grad:
+        return None  # it does not depend on the input
+    return value, None
 
 
 def _residual(mean: Tensor, stack: Any, unexplained: Any, linear: Tensor) -> Residual:

@@ -10,6 +10,7 @@ them everything is linear; so nothing has to be kept but the stack at the end.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +26,11 @@ from .answer import answer, blocks, joined, shares
 from .arguments import Arguments, is_gaussian
 from .jacobian import jacobian, mixes
 
-__all__ = ["Residual", "respond"]
+__all__ = ["Residual", "check_apart", "chosen", "respond"]
 
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _JACOBIAN_ELEMENTS = 2**28  # the largest Jacobian that is computed
-_CHUNK_ELEMENTS = 2**18  # input elements of a stack that are in flight at once, by default
+_CHUNK_ELEMENTS = 2**20  # input elements of a stack that are in flight at once, by default
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Scheme:
     rows: int
 
 
+@torch.inference_mode(False)  # derivatives are taken whatever mode the caller is in
 def respond(
     scheme: Scheme,
     model: Callable[..., Any],
@@ -96,19 +99,48 @@ def respond(
     """
     batch = arguments.batch
     size = chunk if chunk is not None else _default_chunk(arguments, scheme.rows)
-    pieces = []
+    if chunk == 1:  # where a batch element is alone, nothing influences it
+        check_apart(model, arguments, chunk)
+    pieces, lengths = [], []
     for part, piece in arguments.pieces(size):
         cut = [None if s is None else s[:, part] for s in stacks]
         try:
             pieces.append(_piece(scheme, model, piece, cut, outputs, piece.batch == batch))
+            lengths.append(piece.batch)
         except _BatchMixed:
             if chunk is not None:
-                raise ValueError(
-                    "the model's batch elements influence each other, so it cannot be run on "
-                    f"chunk={chunk} of them at a time; leave chunk out"
-                ) from None
+                raise _refusal(chunk) from None
             return _piece(scheme, model, arguments, stacks, outputs, True)
-    return pieces[0] if len(pieces) == 1 else pytree.tree_map(joined, *pieces, is_leaf=is_gaussian)
+    if len(pieces) == 1:
+        return pieces[0]
+    return pytree.tree_map(functools.partial(joined, lengths), *pieces, is_leaf=is_gaussian)
+
+
+def check_apart(model: Callable[..., Any], arguments: Arguments, chunk: int) -> None:
+    """Look whether the first two batch elements influence each other.
+
+    Raises:
+        ValueError: if they do, so that the batch must not be cut.
+    """
+    batch = arguments.batch
+    if batch is None or batch <= chunk:
+        return
+    pair = arguments.cut(slice(0, 2))
+    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
+        leaves = [x.loc.detach().clone().requires_grad_() for x in pair.gaussians]
+        found = pair.run(model, [leaf.clone() for leaf in leaves])
+        for value in pytree.tree_leaves(found):
+            if not isinstance(value, Tensor) or not value.requires_grad:
+                continue
+            if value.ndim < 2 or value.shape[0] != 2 or mixes(value, leaves):
+                raise _refusal(chunk)
+
+
+def _refusal(chunk: int) -> ValueError:
+    return ValueError(
+        "the model's batch elements influence each other, so it cannot be run on "
+        f"chunk={chunk} of them at a time; leave chunk out"
+    )
 
 
 class _BatchMixed(Exception):
@@ -116,7 +148,7 @@ class _BatchMixed(Exception):
 
 
 def _default_chunk(arguments: Arguments, passes: int) -> int | None:
-    """As many batch elements as keep a stack of inputs in the processor's cache; at least two."""
+    """Batch elements at a time so that a stack of them is of a bounded size; two at least."""
     batch = arguments.batch
     if batch is None:
         return None
@@ -174,12 +206,12 @@ def _output(
     shape = (flat.shape[1],) if vector else tuple(flat.shape)
     final = tuple(mean.shape)
     if outputs is not None:
-        chosen = _chosen(outputs, flat.shape[1], mean.device)
+        numbers = chosen(outputs, flat.shape[1], mean.device)
         with torch.enable_grad():
-            flat = flat[:, chosen]
-        shape = final = (len(chosen),) if vector else tuple(flat.shape)
+            flat = flat[:, numbers]
+        shape = final = (len(numbers),) if vector else tuple(flat.shape)
         if stack is not None:
-            stack = stack.reshape(len(stack), len(flat), -1)[..., chosen]
+            stack = stack.reshape(len(stack), len(flat), -1)[..., numbers]
     with torch.enable_grad():
         lines = flat.reshape(1, -1) if together else flat
     _check_size(scheme.method, lines, leaves)
@@ -212,13 +244,22 @@ def _output(
     )
 
 
-def _chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
-    chosen = torch.as_tensor(outputs, device=device)
-    if chosen.ndim != 1 or chosen.numel() == 0 or chosen.is_floating_point():
+def chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
+    """The numbers of the outputs that are wanted, out of ``count``.
+
+    Raises:
+        TypeError: if they are no whole numbers.
+        ValueError: if there is no such output.
+    """
+    try:
+        numbers = torch.as_tensor(outputs, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(0)
+    if numbers.ndim != 1 or numbers.numel() == 0 or numbers.dtype not in _WHOLE:
         raise TypeError(f"outputs must be a list of whole numbers, not {outputs!r}")
-    if int(chosen.min()) < -count or int(chosen.max()) >= count:
+    if int(numbers.min()) < -count or int(numbers.max()) >= count:
         raise ValueError(f"outputs={list(outputs)}: a batch element has only {count} outputs")
-    return chosen % count
+    return numbers % count
 
 
 def _check_size(method: str, lines: Tensor, leaves: Sequence[Tensor]) -> None:

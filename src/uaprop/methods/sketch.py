@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch.utils import _pytree as pytree
 from ..covariance import Diagonal, Factors, Sources
 from ..gaussian import Gaussian
 from ..provenance import Provenance
+from .answer import cut_like
 from .arguments import Arguments, is_gaussian
 from .options import whole_number
+from .response import check_apart
 
 __all__ = ["probe", "sketch"]
 
@@ -49,6 +52,8 @@ def sketch(
     if chunk is not None:
         whole_number("chunk", chunk, 1)
     arguments = Arguments(args, kwargs)
+    if chunk is not None:
+        check_apart(model, arguments, chunk)
     sources = Sources(probes, seed)
     random = [Gaussian.from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
     encoded = Arguments(*arguments.filled(random))
@@ -57,13 +62,14 @@ def sketch(
     def account(value: Any) -> Any:
         return value.with_provenance(told) if is_gaussian(value) else value
 
-    answers = []
+    answers, lengths = [], []
     for _, piece in encoded.pieces(chunk):
         sources.restart()
         answers.append(piece.run(model, piece.gaussians))
+        lengths.append(piece.batch)
     whole = answers[0]
     if len(answers) > 1:
-        whole = pytree.tree_map(_joined, *answers, is_leaf=is_gaussian)
+        whole = pytree.tree_map(functools.partial(_joined, lengths), *answers, is_leaf=is_gaussian)
     return pytree.tree_map(account, whole, is_leaf=is_gaussian)
 
 
@@ -76,14 +82,16 @@ def probe(x: Gaussian, sources: Sources) -> Factors:
     if isinstance(x.cov, Diagonal):
         return Factors.signs(x.cov.var, sources)
     if isinstance(x.cov, Factors):
-        values = x.cov.values
-        if len(values) == sources.count:
+        values, known = x.cov.values, x.cov.sources
+        if len(values) == sources.count and sources.taken == 0:
+            sources.taken = sources.count  # inputs are independent of each other
+            sources.coded = len(known) == 1 and known[0].coded
             return Factors(values, (sources,))
         return Factors.codes(values, sources)
     return Factors.dense_signs(x.cov.dense(), x.shape, sources)
 
 
-def _joined(*answers: Any) -> Any:
+def _joined(lengths: Sequence[int], *answers: Any) -> Any:
     """The answers of several pieces of a batch as one."""
     first = answers[0]
     if is_gaussian(first):
@@ -91,4 +99,4 @@ def _joined(*answers: Any) -> Any:
         return Gaussian.from_covariance(
             torch.cat([y.loc for y in answers]), Factors(values, first.cov.sources)
         )
-    return torch.cat(answers) if isinstance(first, torch.Tensor) and first.ndim > 0 else first
+    return torch.cat(answers) if cut_like(lengths, answers) else first

@@ -116,12 +116,17 @@ def batch_norm(
     scale = torch.rsqrt(running_var + eps)
     if weight is not None:
         scale = scale * weight
-    scale = scale.view(shape)
+    shift = -running_mean * scale if bias is None else bias - running_mean * scale
+    scale, shift = scale.view(shape), shift.view(shape)
+
+    def affine(x: Tensor) -> Tensor:
+        if torch._C._functorch.is_functorch_wrapped_tensor(x):  # torch's own is slow under vmap
+            return torch.addcmul(shift, x, scale).to(x.dtype)
+        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+
     return Linear(
         (input,),
-        affine=lambda x: F.batch_norm(
-            x, running_mean, running_var, weight, bias, False, momentum, eps
-        ),
+        affine=affine,
         linear=lambda x: (x * scale).to(x.dtype),
         squared=lambda v: (v * scale.square()).to(v.dtype),
     )
