@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 __all__ = ["Explained", "Provenance", "StandardError"]
@@ -27,15 +28,15 @@ class Provenance:
         options: its options, defaults included.
         reason: why it was chosen, if the caller left the choice to ``"auto"``.
         standard_error: of mean and standard deviation, if the method knows it.
-        shares: for every Gaussian input ``(batch, outputs, *input)``, the part of each output's variance that
-            every input element causes; empty if the method does not say.
+        shares: for every Gaussian input a function that gives the part of an output's variance that each of
+            its elements causes; empty if the method does not say.
     """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     standard_error: StandardError | None = field(default=None, repr=False)
-    shares: tuple[Tensor, ...] = field(default=(), repr=False)
+    shares: tuple[Callable[[int, int | None], Tensor], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -50,6 +51,8 @@ class Explained:
 
     _provenance: Provenance | None
     ndim: int
+    shape: torch.Size
+    numel: Callable[[], int]
 
     @property
     def provenance(self) -> Provenance | None:
@@ -85,14 +88,16 @@ class Explained:
             ``(batch, *input's shape)``; the input's shape if the answer is a vector.
 
         Raises:
-            ValueError: if the method does not say.
+            ValueError: if the method does not say, or there is no such output.
         """
         told = self._provenance
         if told is None or not told.shares:
             name = "this value" if told is None else f"this answer of method {told.method!r}"
             raise ValueError(
-                f'{name} has no attribution; method="adjoint", "hybrid" and "linear" have it, as '
-                "long as inputs times outputs are not too many: pick some with outputs=[…]"
+                f'{name} has no attribution; method="adjoint", "hybrid" and "linear" have it'
             )
-        shares = told.shares[input]
-        return shares[output] if self.ndim < 2 else shares[:, output]
+        outputs = self.numel() if self.ndim < 2 else self.numel() // max(1, self.shape[0])
+        if not -outputs <= output < outputs:
+            raise ValueError(f"there is no output {output}: a batch element has {outputs}")
+        share = told.shares[input]
+        return share(output % outputs, None if self.ndim < 2 else outputs)

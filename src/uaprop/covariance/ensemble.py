@@ -95,7 +95,10 @@ class Ensemble(Covariance):
 
     @classmethod
     def joint(cls, kind: Joint) -> Result:
-        """The map itself on every draw, its derivative averaged over them."""
+        """By way of other operations if there is one, which have cheap derivatives; else as it is."""
+        if kind.composed is not None:
+            result = kind.composed(kind.inputs[0])
+            return result.loc, result.cov
         return cls.anything(kind.inputs, kind.function)
 
     @classmethod
@@ -141,6 +144,8 @@ def _average(function: Callable[..., Tensor], stacks: list[Tensor], grad: Tensor
         with torch.enable_grad():
             leaves = [draw.detach().requires_grad_() for draw in draws]
             value = function(*leaves)
-        found = torch.autograd.grad(value, leaves, grad, allow_unused=True)
+        found = torch.autograd.grad(
+            value, leaves, grad, allow_unused=True, create_graph=grad.requires_grad
+        )
         totals = [t if g is None else t + g for t, g in zip(totals, found, strict=True)]
     return [total / len(stacks[0]) for total in totals]

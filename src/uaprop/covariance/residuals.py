@@ -58,9 +58,10 @@ def residual_term(origin: Origin) -> Term:
     """A term for the residual, with its covariance and that with the residuals of its level."""
     match origin:
         case Scalar(_, operand):
-            term = Term(_own(origin), operand, origin)
+            after = [*operand]
         case Products(_, left, right):
-            term = Term(_shared_products(origin, origin), [*left, *right], origin)
+            after = [*left, *right]
+    term = Term(_shared(origin, origin), after, origin)
     known = {number: t for root in term.roots for number, t in root.residuals.items()}
     for _, sibling in sorted(known.items()):
         if sibling.level == term.level:
@@ -68,15 +69,6 @@ def residual_term(origin: Origin) -> Term:
     for root in term.roots:
         root.residuals[term.number] = term
     return term
-
-
-def _own(scalar: Scalar) -> Tensor:
-    cov = between(scalar.operand, scalar.operand)
-    var = cov.diagonal()
-    rho = correlation(cov, var, var)
-    itself = torch.eye(len(rho), dtype=torch.bool, device=rho.device)
-    rho = torch.where(itself, (var > 0).to(rho), rho)  # exactly 1
-    return residual_covariance(scalar.residual, scalar.residual, rho)
 
 
 def _shared(first: Origin, second: Origin) -> Tensor:

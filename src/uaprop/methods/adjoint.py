@@ -27,6 +27,7 @@ def adjoint(
     probes: int = 16,
     seed: int = 0,
     outputs: Sequence[int] | None = None,
+    rank: int | None = None,
     chunk: int | None = None,
 ) -> Any:
     """``J Σ Jᵀ + T Tᵀ``, with the statistical linearisation ``J`` and what it leaves of each probe.
@@ -43,6 +44,9 @@ def adjoint(
         probes: how many; the error that chance causes falls with their square root.
         seed: of the probes' signs; the same seed gives the same answer.
         outputs: which outputs of each batch element are wanted; all by default.
+        rank: with more outputs than this, the response along that many main directions of the outputs
+            (:mod:`~uaprop.methods.linear_part`), a backward and a forward derivative for each, instead of a
+            backward pass for every output.
         chunk: batch elements at a time; bounds the memory. The answer does not depend on it.
 
     Returns:
@@ -52,6 +56,8 @@ def adjoint(
     whole_number("seed", seed, 0)
     if chunk is not None:
         whole_number("chunk", chunk, 1)
+    if rank is not None:
+        whole_number("rank", rank, 1)
     arguments = Arguments(args, kwargs)
     sources = Sources(probes, seed, linearised=True)
     with torch.no_grad():
@@ -62,8 +68,8 @@ def adjoint(
         sources.restart()
         return Gaussian.from_covariance(mean, Factors(stack, (sources,)))
 
-    options = {"probes": probes, "seed": seed, "outputs": outputs}
-    scheme = Scheme("adjoint", options, carry, _taken, _residual, probes)
+    options = {"probes": probes, "seed": seed, "outputs": outputs, "rank": rank}
+    scheme = Scheme("adjoint", options, carry, _taken, _residual, probes, rank)
     return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 
@@ -75,5 +81,4 @@ def _residual(
     mean: Tensor, stack: Tensor | None, unexplained: Tensor | None, linear: Tensor
 ) -> Residual:
     assert unexplained is not None
-    covariance = torch.einsum("rbk,rbl->bkl", unexplained, unexplained)
-    return Residual(mean, pooled(covariance, linear, len(unexplained))[0])
+    return Residual(mean, pooled(unexplained, linear, len(unexplained))[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,10 +13,9 @@ from torch import Tensor
 from ..covariance import Finished
 from ..gaussian import Gaussian
 from ..provenance import Provenance, StandardError
+from .linear_part import LinearPart
 
-__all__ = ["answer", "blocks", "cut_like", "joined", "shares"]
-
-_SHARES_ELEMENTS = 2**25  # the most that is kept for attribution
+__all__ = ["Share", "answer", "blocks", "cut_like", "joined"]
 
 
 def joined(lengths: Sequence[int], *answers: Any) -> Any:
@@ -28,10 +28,10 @@ def joined(lengths: Sequence[int], *answers: Any) -> Any:
     return answer(
         torch.cat([y.loc for y in answers]),
         torch.cat([y.cov.var for y in answers]),
-        torch.cat([y.cov.dense() for y in answers]),
+        None if first.cov.kept is None else torch.cat([y.cov.dense() for y in answers]),
         told[0],
         StandardError(*map(torch.cat, zip(*errors, strict=True))) if errors else None,
-        tuple(map(torch.cat, zip(*(p.shares for p in told), strict=True))),
+        tuple(map(_Joined, zip(*(p.shares for p in told), strict=True))),
     )
 
 
@@ -44,10 +44,10 @@ def cut_like(lengths: Sequence[int], values: Sequence[Any]) -> bool:
 def answer(
     mean: Tensor,
     var: Tensor,
-    dense: Tensor,
+    dense: Tensor | None,
     told: Provenance,
     error: StandardError | None,
-    shares: tuple[Tensor, ...],
+    shares: tuple[Any, ...],
 ) -> Gaussian:
     """A Gaussian with its dense covariance, standard errors and attribution."""
     value = Gaussian.from_covariance(mean, Finished(var, dense))
@@ -64,23 +64,37 @@ def blocks(dense: Tensor, shape: tuple[int, ...]) -> Tensor:
     return dense.reshape(count, size, count, size).diagonal(dim1=0, dim2=2).movedim(-1, 0)
 
 
-def shares(
-    pushed: Sequence[Tensor],
-    rows: Sequence[Tensor],
-    leaves: Sequence[Tensor],
-    shape: tuple[int, ...],
-) -> tuple[Tensor, ...]:
-    """``J_i (J Σ)_i``: what each input element causes of each output's variance."""
-    if sum(row.numel() for row in rows) > _SHARES_ELEMENTS:
-        return ()
-    parts = []
-    for p, j, leaf in zip(pushed, rows, leaves, strict=True):
-        share = p * j
-        if len(shape) == 1:
-            share = share.reshape(*shape, *leaf.shape)
-        elif len(share) == shape[0] and share.shape[0] == leaf.shape[0]:
-            share = share.reshape(*shape, *leaf.shape[1:])
-        else:  # every output of a batch element depends on the inputs of all of them
-            share = share.reshape(*shape, *leaf.shape)
-        parts.append(share)
-    return tuple(parts)
+@dataclass(frozen=True)
+class Share:
+    """What one input's elements cause of each output's variance; computed when asked for.
+
+    Attributes:
+        part: the response.
+        input: which input.
+        shape: its shape.
+        together: whether every output may depend on all batch elements of the input.
+    """
+
+    part: LinearPart
+    input: int
+    shape: tuple[int, ...]
+    together: bool
+
+    def __call__(self, output: int, outputs: int | None) -> Tensor:
+        """The parts of one output of each batch element, which has ``outputs`` (None: no batch)."""
+        if not self.together:
+            return self.part.share(output, self.input).reshape(self.shape)
+        rows = self.part.outputs
+        each = range(output, rows, outputs) if outputs is not None else [output]
+        parts = [self.part.share(k, self.input).reshape(self.shape) for k in each]
+        return torch.stack(parts) if outputs is not None else parts[0]
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The shares of several pieces of a batch."""
+
+    pieces: tuple[Any, ...]
+
+    def __call__(self, output: int, outputs: int | None) -> Tensor:
+        return torch.cat([piece(output, outputs) for piece in self.pieces])

@@ -20,7 +20,9 @@ from .samples import samples
 __all__ = ["auto"]
 
 _FEW_OUTPUTS = 64  # a backward pass for each of them costs less than the draws it saves
+_MANY_OUTPUTS = 4096  # so many rarely vary in a few directions: more likely they are a picture
 _DRAWS = 16
+_RANK = 16
 _MANY_DRAWS = 128
 
 
@@ -33,11 +35,11 @@ def auto(
     outputs: Sequence[int] | None = None,
     chunk: int | None = None,
 ) -> Any:
-    """Choose by the number of outputs, as the measured frontier says (docs: Accuracy).
+    """Choose by the number of outputs, as the measured frontier says (docs: Frontier).
 
-    Few outputs per batch element: ``"hybrid"``, which has the smaller error at any cost from about 15
-    forward passes on. Many outputs (a segmentation, a spectrum), or a model that hybrid cannot run:
-    ``"samples"``. The choice and its reason are in the answer's ``provenance``.
+    Up to 64 outputs per batch element: ``"hybrid"`` with a backward pass for each. Up to 4096: ``"hybrid"``
+    with the response along 16 main directions. More (a segmentation, a picture), or a model that hybrid
+    cannot run: ``"samples"``. The choice and its reason are in the answer's ``provenance``.
 
     Args:
         model: any callable on tensors.
@@ -52,18 +54,24 @@ def auto(
     """
     whole_number("seed", seed, 0)
     wanted = len(outputs) if outputs is not None else _outputs(model, Arguments(args, kwargs))
-    if wanted > _FEW_OUTPUTS:
-        reason = f"{wanted} outputs are too many for a backward pass each"
+    if wanted > _MANY_OUTPUTS:
+        reason = f"{wanted} outputs, too many for their response to be known"
     else:
+        rank = None if wanted <= _FEW_OUTPUTS else _RANK
+        options: dict[str, Any] = {
+            "samples": _DRAWS,
+            "seed": seed,
+            "outputs": outputs,
+            "rank": rank,
+        }
         try:
-            answer = hybrid(
-                model, args, kwargs, samples=_DRAWS, seed=seed, outputs=outputs, chunk=chunk
-            )
-            return _because(answer, f"{wanted} outputs, few enough for a backward pass each")
+            answer = hybrid(model, args, kwargs, chunk=chunk, **options)
+            how = "few enough for a backward pass each" if rank is None else "along main directions"
+            return _because(answer, f"{wanted} outputs, {how}")
         except UnsupportedOperation as error:
             reason = f"hybrid cannot run the model ({error.operation} in '{error.module}')"
-    wanted_of = model if outputs is None else _picking(model, outputs)
-    answer = samples(wanted_of, args, kwargs, samples=_MANY_DRAWS, seed=seed, chunk=chunk)
+    sampled = model if outputs is None else _picking(model, outputs)
+    answer = samples(sampled, args, kwargs, samples=_MANY_DRAWS, seed=seed, chunk=chunk)
     return _because(answer, reason)
 
 

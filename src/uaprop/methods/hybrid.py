@@ -27,6 +27,7 @@ def hybrid(
     samples: int = 16,
     seed: int = 0,
     outputs: Sequence[int] | None = None,
+    rank: int | None = None,
     chunk: int | None = None,
 ) -> Any:
     """Monte Carlo of ``f(x + ε) - J ε``, whose linear part is known exactly.
@@ -47,6 +48,9 @@ def hybrid(
         samples: how many draws, at least 3.
         seed: of the draws; the same seed gives the same answer.
         outputs: which outputs of each batch element are wanted; all by default.
+        rank: with more outputs than this, the response along that many main directions of the outputs
+            (:mod:`~uaprop.methods.linear_part`), a backward and a forward derivative for each, instead of a
+            backward pass for every output.
         chunk: batch elements at a time; bounds the memory. The answer does not depend on it.
 
     Returns:
@@ -56,6 +60,8 @@ def hybrid(
     whole_number("seed", seed, 0)
     if chunk is not None:
         whole_number("chunk", chunk, 1)
+    if rank is not None:
+        whole_number("rank", rank, 1)
     arguments = Arguments(args, kwargs)
     generator = torch.Generator(arguments.gaussians[0].device).manual_seed(seed)
     with torch.no_grad():
@@ -65,8 +71,8 @@ def hybrid(
         assert stack is not None
         return Gaussian.from_covariance(mean, Ensemble(mean.detach() + stack))
 
-    options = {"samples": samples, "seed": seed, "outputs": outputs}
-    scheme = Scheme("hybrid", options, carry, _taken, _residual, samples)
+    options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
+    scheme = Scheme("hybrid", options, carry, _taken, _residual, samples, rank)
     with torch.random.fork_rng():  # for the model's own randomness
         torch.manual_seed(other_seed(seed))
         return respond(scheme, model, arguments, stacks, outputs, chunk)
@@ -88,8 +94,7 @@ def _residual(
     assert unexplained is not None
     count = len(unexplained)
     average = unexplained.mean(0)
-    offsets = unexplained - average
-    covariance = torch.einsum("nbk,nbl->bkl", offsets, offsets) / (count - 1)
-    covariance, relative = pooled(covariance, linear, count - 1)
-    var = covariance.diagonal(dim1=-2, dim2=-1)
-    return Residual(average, covariance, (var / count).sqrt(), var * relative)
+    factors = (unexplained - average) * (count - 1) ** -0.5
+    factors, relative = pooled(factors, linear, count - 1)
+    var = factors.square().sum(0)
+    return Residual(average, factors, (var / count).sqrt(), var * relative)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["jacobian", "mixes"]
+__all__ = ["jacobian", "mixes", "pullback", "pushforward"]
 
 
 def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor]:
@@ -29,7 +29,7 @@ def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor
     found: list[list[Tensor]] = [[] for _ in inputs]
     for part in units.split(rows):
         cotangents = part.unsqueeze(1).expand(len(part), batch, outputs)
-        grads = _pullback(output, inputs, cotangents)
+        grads = pullback(output, inputs, cotangents)
         for column, grad, x in zip(found, grads, inputs, strict=True):
             filled = x.new_zeros(len(part), *x.shape) if grad is None else grad
             column.append(filled.reshape(len(part), batch, -1).transpose(0, 1))
@@ -50,7 +50,7 @@ def mixes(output: Tensor, inputs: Sequence[Tensor]) -> bool:
     return any(grad is not None and bool(grad[~chosen].any()) for grad in grads)
 
 
-def _pullback(
+def pullback(
     output: Tensor, inputs: Sequence[Tensor], cotangents: Tensor
 ) -> Sequence[Tensor | None]:
     """Vector-Jacobian products with a stack of cotangents, together where that is faster."""
@@ -72,3 +72,28 @@ def _pullback(
             pass  # not every derivative can be vectorised; a real error comes up again below
     columns = zip(*map(one, cotangents), strict=True)
     return [None if column[0] is None else torch.stack(column) for column in columns]
+
+
+def pushforward(output: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
+    """Jacobian-vector products with stacks of tangents, one stack for each input.
+
+    A vector-Jacobian product is linear in its vector; its derivative by that vector is the Jacobian
+    itself, so differentiating backwards twice goes forwards.
+
+    Returns:
+        ``(stack, *output's shape)``.
+    """
+    count = len(tangents[0])
+    if not output.requires_grad:
+        return output.new_zeros(count, *output.shape)
+    with torch.enable_grad():
+        vector = torch.zeros_like(output).requires_grad_()
+        grads = torch.autograd.grad(output, inputs, vector, create_graph=True, allow_unused=True)
+    known = [i for i, grad in enumerate(grads) if grad is not None and grad.requires_grad]
+    if not known:
+        return output.new_zeros(count, *output.shape)
+    results = []
+    for rows in zip(*(tangents[i] for i in known), strict=True):
+        (result,) = torch.autograd.grad([grads[i] for i in known], vector, rows, retain_graph=True)
+        results.append(result)
+    return torch.stack(results)

@@ -19,40 +19,36 @@ __all__ = ["pooled"]
 _FEWEST = 4  # with fewer outputs their average says too little
 
 
-def pooled(covariance: Tensor, linear: Tensor, freedom: int) -> tuple[Tensor, Tensor]:
-    """Steady the variances of a sampled covariance.
+def pooled(factors: Tensor, linear: Tensor, freedom: int) -> tuple[Tensor, Tensor]:
+    """Steady the variances of a sampled covariance ``Fᵀ F``.
 
-    With ratios ``q_k = covariance_kk / linear_k``, their average ``c`` and the spread ``τ²`` of ``q/c``
-    beyond the ``2/d`` of chance, ``q_k`` becomes ``c + w (q_k - c)`` with ``w = τ²/(τ² + 2/d)``. Rows and
-    columns are scaled to fit, so correlations stay and the covariance stays positive semi-definite.
+    With ratios ``q_k = var_k / linear_k``, their average ``c`` and the spread ``τ²`` of ``q/c`` beyond
+    the ``2/d`` of chance, ``q_k`` becomes ``c + w (q_k - c)`` with ``w = τ²/(τ² + 2/d)``. The factors are
+    scaled to fit, so correlations stay.
 
     Args:
-        covariance: ``(batch, outputs, outputs)``, sampled with ``freedom`` degrees of freedom.
-        linear: ``(batch, outputs)``, the variances it is compared with.
+        factors: ``F``, ``(stack, batch, outputs)``, with ``freedom`` degrees of freedom.
+        linear: ``(batch, outputs)``, the variances that theirs are compared with.
         freedom: the degrees of freedom ``d``.
 
     Returns:
-        The covariance, and the relative standard error of its variances ``(batch, outputs)``.
+        The factors, and the relative standard error of their variances ``(batch, outputs)``.
     """
     chance = 2 / freedom
-    var = covariance.diagonal(dim1=-2, dim2=-1)
+    var = factors.square().sum(0)
     usable = (linear > 0) & (var > 0)
     count = usable.sum(-1, keepdim=True)
     ratio = torch.where(usable, var / torch.where(usable, linear, 1), 0)
     average = ratio.sum(-1, keepdim=True) / count.clamp_min(1)
     relative = torch.where(usable, ratio / torch.where(average > 0, average, 1) - 1, 0)
-    spread = (
-        relative.square().sum(-1, keepdim=True) / (count - 1).clamp_min(1) - chance
-    ).clamp_min(0)
-    weight = torch.where(count >= _FEWEST, spread / (spread + chance), 1)
-    weight = torch.where(usable, weight, 1)
+    spread = relative.square().sum(-1, keepdim=True) / (count - 1).clamp_min(1)
+    spread = (spread - chance).clamp_min(0)
+    weight = torch.where(usable & (count >= _FEWEST), spread / (spread + chance), 1)
     target = linear * (average + weight * (ratio - average))
     scale = torch.where(weight < 1, root(target / torch.where(usable, var, 1)), 1)
-    steadied = covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     # what is left of chance: the part not pooled away, and the average's own, outputs being correlated
-    norm = root(var).clamp_min(torch.finfo(var.dtype).tiny)
-    alike = (
-        (covariance / norm.unsqueeze(-1) / norm.unsqueeze(-2)).square().mean((-2, -1)).unsqueeze(-1)
-    )
+    unit = factors / torch.where(usable, root(var), torch.inf)
+    alike = torch.einsum("rbk,sbk->brs", unit, unit).square().sum((-2, -1)).unsqueeze(-1)
+    alike = alike / count.square().clamp_min(1)
     error = chance * (weight + (1 - weight).square() * alike)
-    return steadied, error.sqrt()
+    return factors * scale, error.sqrt()

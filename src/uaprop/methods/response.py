@@ -22,14 +22,16 @@ from torch.utils import _pytree as pytree
 from ..gaussian import Gaussian
 from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
-from .answer import answer, blocks, joined, shares
+from .answer import Share, answer, blocks, joined
 from .arguments import Arguments, is_gaussian
-from .jacobian import jacobian, mixes
+from .jacobian import mixes
+from .linear_part import main_directions, row_by_row
 
 __all__ = ["Residual", "check_apart", "chosen", "respond"]
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _JACOBIAN_ELEMENTS = 2**28  # the largest Jacobian that is computed
+_DENSE_ELEMENTS = 2**24  # the largest dense covariance that is formed
 _CHUNK_ELEMENTS = 2**20  # input elements of a stack that are in flight at once, by default
 
 
@@ -39,13 +41,14 @@ class Residual:
 
     Attributes:
         mean: the answer's mean, ``(batch, outputs)``.
-        covariance: of the part that is not linear, ``(batch, outputs, outputs)``; None if nothing is known.
+        factors: ``(stack, batch, outputs)``, their sum of squares is the covariance of what is not linear;
+            None if nothing is known of it.
         mean_error: standard error of the mean.
         var_error: standard error of the variance.
     """
 
     mean: Tensor
-    covariance: Tensor | None = None
+    factors: Tensor | None = None
     mean_error: Tensor | None = None
     var_error: Tensor | None = None
 
@@ -61,6 +64,7 @@ class Scheme:
         taken: the mean and the stack (or None) of one of the model's outputs.
         residual: judges mean, stack, unexplained part and linear variances.
         rows: outputs differentiated at once.
+        rank: with more outputs than this, the response along as many directions; None for all of it.
     """
 
     method: str
@@ -69,6 +73,7 @@ class Scheme:
     taken: Callable[[Any], tuple[Tensor, Tensor | None] | None]
     residual: Callable[[Tensor, Tensor | None, Tensor | None, Tensor], Residual]
     rows: int
+    rank: int | None = None
 
 
 @torch.inference_mode(False)  # derivatives are taken whatever mode the caller is in
@@ -106,10 +111,10 @@ def respond(
         cut = [None if s is None else s[:, part] for s in stacks]
         try:
             pieces.append(_piece(scheme, model, piece, cut, outputs, piece.batch == batch))
-            lengths.append(piece.batch)
+            lengths.append(piece.batch or 0)
         except _BatchMixed:
             if chunk is not None:
-                raise _refusal(chunk) from None
+                raise ValueError(_REFUSAL.format(chunk)) from None
             return _piece(scheme, model, arguments, stacks, outputs, True)
     if len(pieces) == 1:
         return pieces[0]
@@ -132,15 +137,14 @@ def check_apart(model: Callable[..., Any], arguments: Arguments, chunk: int) -> 
         for value in pytree.tree_leaves(found):
             if not isinstance(value, Tensor) or not value.requires_grad:
                 continue
-            if value.ndim < 2 or value.shape[0] != 2 or mixes(value, leaves):
-                raise _refusal(chunk)
+            if value.ndim == 0 or value.shape[0] != 2 or mixes(value, leaves):
+                raise ValueError(_REFUSAL.format(chunk))
 
 
-def _refusal(chunk: int) -> ValueError:
-    return ValueError(
-        "the model's batch elements influence each other, so it cannot be run on "
-        f"chunk={chunk} of them at a time; leave chunk out"
-    )
+_REFUSAL = (
+    "the model's batch elements influence each other, or its answer has no batch dimension, "
+    "so it cannot be run on chunk={} of them at a time; leave chunk out"
+)
 
 
 class _BatchMixed(Exception):
@@ -214,22 +218,24 @@ def _output(
             stack = stack.reshape(len(stack), len(flat), -1)[..., numbers]
     with torch.enable_grad():
         lines = flat.reshape(1, -1) if together else flat
-    _check_size(scheme.method, lines, leaves)
-    rows = jacobian(lines, leaves, scheme.rows)
-    pushed = [x.cov.times(j).detach() for x, j in zip(gaussians, rows, strict=True)]
-    linear = sum(p @ j.mT for p, j in zip(pushed, rows, strict=True))
-    unexplained = None
     if stack is not None:
         stack = stack.reshape(len(stack), *lines.shape)
-        explained = (
-            torch.einsum("bkn,rbn->rbk", j, s.reshape(len(s), len(lines), -1))
-            for j, s in zip(rows, stacks, strict=True)
-            if s is not None
-        )
-        unexplained = stack - sum(explained)
-    found = scheme.residual(lines.detach(), stack, unexplained, linear.diagonal(dim1=-2, dim2=-1))
-    dense = linear if found.covariance is None else linear + found.covariance
-    var = dense.diagonal(dim1=-2, dim2=-1)
+    if stack is not None and scheme.rank is not None and lines.shape[1] > scheme.rank:
+        part = main_directions(lines, leaves, gaussians, stack, scheme.rank)
+    else:
+        _check_size(scheme.method, lines, leaves)
+        part = row_by_row(lines, leaves, gaussians, scheme.rows)
+    unexplained = None if stack is None else stack - part.response(stacks)
+    found = scheme.residual(lines.detach(), stack, unexplained, part.variances())
+    var, factors = part.variances(), found.factors
+    if factors is not None:
+        var = var + factors.square().sum(0)
+    dense = None
+    if lines.numel() * lines.shape[1] <= _DENSE_ELEMENTS:
+        dense = part.covariance()
+        if factors is not None:
+            dense = dense + torch.einsum("rbk,rbl->bkl", factors, factors)
+        dense = blocks(dense, shape)
     error = None
     if found.mean_error is not None and found.var_error is not None:
         std_error = found.var_error / (2 * root(var)).clamp_min(torch.finfo(var.dtype).tiny)
@@ -237,15 +243,18 @@ def _output(
     return answer(
         found.mean.reshape(final),
         var.reshape(final),
-        blocks(dense, shape),
+        dense,
         Provenance(scheme.method, scheme.options),
         error,
-        shares(pushed, rows, leaves, shape),
+        tuple(Share(part, i, tuple(leaf.shape), together) for i, leaf in enumerate(leaves)),
     )
 
 
 def chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
     """The numbers of the outputs that are wanted, out of ``count``.
+
+    Returns:
+        Numbers from 0 on.
 
     Raises:
         TypeError: if they are no whole numbers.

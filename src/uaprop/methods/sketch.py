@@ -66,7 +66,7 @@ def sketch(
     for _, piece in encoded.pieces(chunk):
         sources.restart()
         answers.append(piece.run(model, piece.gaussians))
-        lengths.append(piece.batch)
+        lengths.append(piece.batch or 0)
     whole = answers[0]
     if len(answers) > 1:
         whole = pytree.tree_map(functools.partial(_joined, lengths), *answers, is_leaf=is_gaussian)

@@ -1,0 +1,147 @@
+"""The linear response of a network to its input, all of it or the part that matters.
+
+With few outputs there is a backward pass for each, and the response ``J`` is known row by row. With many,
+a few directions are enough: outputs of one network vary together, so most of their variance lies in
+the span of the first principal directions ``U`` of a stack of passes (outputs taken in units of their
+own deviation). A backward pass for each gives ``G = Uᵀ J``. In the inner product of the noise,
+``⟨a, b⟩ = aᵀ Σ b``, the response to the noise's projection onto the span of ``G`` is ``J̃ = A M⁻¹ G`` with
+``M = G Σ Gᵀ`` and ``A = J Σ Gᵀ``; a forward derivative along each ``Σ G_j`` gives ``A``. Because it is a
+projection, ``J̃ ε`` and ``(J - J̃) ε`` are uncorrelated: the covariance is ``A M⁻¹ Aᵀ`` plus that of the rest,
+which stays with whatever else is not explained. (A randomised low-rank factorisation, Halko, Martinsson &
+Tropp 2011, in the noise's metric.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..gaussian import Gaussian
+from ..numerics.moments import root
+from .jacobian import jacobian, pullback, pushforward
+
+__all__ = ["LinearPart", "main_directions", "row_by_row"]
+
+
+@dataclass(frozen=True)
+class LinearPart:
+    """``J = weights · rows``, and what it does to the noise.
+
+    Attributes:
+        rows: for every input ``(batch, directions, elements)``.
+        pushed: ``rows · Σ``, of the same shapes.
+        weights: ``(batch, outputs, directions)``; None if directions are the outputs themselves.
+    """
+
+    rows: tuple[Tensor, ...]
+    pushed: tuple[Tensor, ...]
+    weights: Tensor | None = None
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs there are."""
+        return (self.rows[0] if self.weights is None else self.weights).shape[1]
+
+    @property
+    def gram(self) -> Tensor:
+        """``rows Σ rowsᵀ``, ``(batch, directions, directions)``."""
+        pairs = zip(self.pushed, self.rows, strict=True)
+        return torch.stack([p @ r.mT for p, r in pairs]).sum(0)
+
+    def covariance(self) -> Tensor:
+        """``J Σ Jᵀ``, ``(batch, outputs, outputs)``."""
+        if self.weights is None:
+            return self.gram
+        return self.weights @ self.gram @ self.weights.mT
+
+    def variances(self) -> Tensor:
+        """The diagonal of ``J Σ Jᵀ``, ``(batch, outputs)``."""
+        if self.weights is None:
+            return self.gram.diagonal(dim1=-2, dim2=-1)
+        return ((self.weights @ self.gram) * self.weights).sum(-1)
+
+    def response(self, stacks: Sequence[Tensor | None]) -> Tensor:
+        """``J ε`` for stacks of deviations of every input, ``(stack, batch, outputs)``."""
+        parts = [
+            torch.einsum("bqn,rbn->rbq", row, s.reshape(len(s), len(row), -1))
+            for row, s in zip(self.rows, stacks, strict=True)
+            if s is not None
+        ]
+        moved = torch.stack(parts).sum(0)
+        return moved if self.weights is None else torch.einsum("bkq,rbq->rbk", self.weights, moved)
+
+    def share(self, output: int, input: int) -> Tensor:
+        """``J_i (J Σ)_i`` for one output and one input, ``(batch, elements)``."""
+        if self.weights is None:
+            return self.rows[input][:, output] * self.pushed[input][:, output]
+        weights = self.weights[:, output].unsqueeze(1)
+        return ((weights @ self.rows[input]) * (weights @ self.pushed[input])).squeeze(1)
+
+
+def row_by_row(
+    output: Tensor, inputs: Sequence[Tensor], gaussians: Sequence[Gaussian], rows: int
+) -> LinearPart:
+    """The whole response, by a backward pass for each output.
+
+    Args:
+        output: ``(batch, outputs)``, see :func:`~uaprop.methods.jacobian.jacobian`.
+        inputs: the leaves of its graph.
+        gaussians: the inputs' distributions.
+        rows: outputs differentiated at once.
+
+    Returns:
+        The linear part.
+    """
+    found = jacobian(output, inputs, rows)
+    pushed = [x.cov.times(row).detach() for x, row in zip(gaussians, found, strict=True)]
+    return LinearPart(tuple(found), tuple(pushed))
+
+
+def main_directions(
+    output: Tensor,
+    inputs: Sequence[Tensor],
+    gaussians: Sequence[Gaussian],
+    stack: Tensor,
+    rank: int,
+) -> LinearPart:
+    """The response along the directions in which a stack of passes varies most.
+
+    Args:
+        output: ``(batch, outputs)``.
+        inputs: the leaves of its graph.
+        gaussians: the inputs' distributions.
+        stack: ``(stack, batch, outputs)``, what the outputs were in several passes.
+        rank: how many directions.
+
+    Returns:
+        The linear part.
+    """
+    offsets = (stack - stack.mean(0)).detach()
+    scale = root(offsets.square().mean(0))
+    unit = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1), 0)
+    _, _, directions = torch.linalg.svd((offsets * unit).transpose(0, 1), full_matrices=False)
+    cotangents = (directions[:, :rank] * unit.unsqueeze(1)).transpose(0, 1)
+    batch = len(output)
+    rows = tuple(
+        x.new_zeros(batch, len(cotangents), x.numel() // batch)
+        if grad is None
+        else grad.reshape(len(cotangents), batch, -1).transpose(0, 1)
+        for grad, x in zip(pullback(output, inputs, cotangents), inputs, strict=True)
+    )
+    pushed = tuple(x.cov.times(row).detach() for x, row in zip(gaussians, rows, strict=True))
+    part = LinearPart(rows, pushed)
+    moved = [p.transpose(0, 1).reshape(-1, *x.shape) for p, x in zip(pushed, inputs, strict=True)]
+    along = pushforward(output, inputs, moved).movedim(0, -1)
+    return LinearPart(rows, pushed, along @ _inverse(part.gram))
+
+
+def _inverse(gram: Tensor) -> Tensor:
+    """The pseudo-inverse of positive semi-definite matrices."""
+    values, vectors = torch.linalg.eigh(gram)
+    least = values[..., -1:] * gram.shape[-1] * torch.finfo(gram.dtype).eps
+    known = (values > least) & (values > 0)
+    inverse = torch.where(known, 1 / torch.where(known, values, 1), 0)
+    return (vectors * inverse.unsqueeze(-2)) @ vectors.mT
