@@ -6,6 +6,7 @@ from .diagonal import Diagonal
 from .ensemble import Ensemble
 from .factors import Factors
 from .finished import Finished
+from .full import Full
 from .sources import Sources
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Ensemble",
     "Factors",
     "Finished",
+    "Full",
     "Fitting",
     "Sources",
 ]

@@ -46,7 +46,7 @@ class Full(Covariance):
                 reason=f"a dense covariance is kept in float32 or float64, not in {like.dtype}",
                 remedy="Convert the model and its input to float32.",
             )
-        self.maps = maps
+        self.maps: Maps = {term: rows for term, rows in maps.items() if len(term)}
         self._like = like.detach()
         self._var: Tensor | None = None
         self._root: Tensor | None = None

@@ -91,8 +91,8 @@ def between(first: Maps, second: Maps) -> Tensor:
             total = part if total is None else total + part
     if total is not None:
         return total
-    rows, columns = next(iter(first.values())), next(iter(second.values()))
-    return rows.new_zeros((rows[0].numel(), columns[0].numel()))
+    rows, columns = next(iter(first.values()))[0], next(iter(second.values()))[0]
+    return rows.new_zeros((rows.numel(), columns.numel()))
 
 
 def variances(maps: Maps) -> Tensor:

@@ -120,7 +120,8 @@ def batch_norm(
     scale, shift = scale.view(shape), shift.view(shape)
 
     def affine(x: Tensor) -> Tensor:
-        if torch._C._functorch.is_functorch_wrapped_tensor(x):  # torch's own is slow under vmap
+        stacked = not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x)
+        if stacked:  # torch's own is slow under vmap
             return torch.addcmul(shift, x, scale).to(x.dtype)
         return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
 
