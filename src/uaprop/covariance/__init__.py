@@ -16,7 +16,7 @@ __all__ = [
     "Ensemble",
     "Factors",
     "Finished",
-    "Full",
     "Fitting",
+    "Full",
     "Sources",
 ]

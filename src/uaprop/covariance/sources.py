@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
-__all__ = ["Sources", "coded", "signed"]
+__all__ = ["Sources", "coded", "decoded", "signed"]
 
 
 class Sources:
@@ -36,21 +38,27 @@ class Sources:
         self.generator.manual_seed(self.seed ^ 0x5DEECE66D)
 
     def partners(self) -> Tensor:
-        """For each source another one: nobody gets itself, nobody is chosen twice.
+        """For each source another one: nobody is chosen twice.
 
-        Usually the one a few places on. Codes have to stay codes, and Walsh functions have
-        ``h(r ⊕ c) = ± h(r)``, so there the numbers are combined bit by bit.
+        Usually the one a few places on. Codes have to stay codes (:func:`_code_maps`).
 
         Returns:
             The partners' numbers, ``(count,)``.
         """
         step = torch.randint(1, self.count, (), generator=self.generator)
-        return _moved(torch.arange(self.count), step, self.count, self.coded)
+        return self._moved(step, self.count)
 
     def partners_in(self, other: Sources) -> Tensor:
         """For each source one of a set that is not larger, ``(count,)``."""
         step = torch.randint(0, other.count, (), generator=self.generator)
-        return _moved(torch.arange(self.count), step, other.count, self.coded)
+        return self._moved(step, other.count)
+
+    def _moved(self, step: Tensor, count: int) -> Tensor:
+        if self.coded and count & (count - 1) == 0:
+            maps = _code_maps(self.count)
+            number = torch.randint(0, len(maps), (), generator=self.generator)
+            return (maps[number] ^ step) % count
+        return (torch.arange(self.count) + step) % count
 
     def products(self, values: Tensor) -> Tensor:
         """Each source's values times its partner's, ``(count, *shape)``."""
@@ -93,9 +101,7 @@ def coded(factors: Tensor, sources: Sources) -> Tensor:
     """
     k, count = factors.shape[0], sources.count
     if 2 * (sources.taken + k) <= count and count & (count - 1) == 0:
-        numbers = torch.arange(count)
-        odd = numbers[_parity(numbers) == 1][sources.taken : sources.taken + k]
-        code = 1 - 2 * _parity(odd.unsqueeze(1) & numbers)
+        code = _walsh(count, slice(sources.taken, sources.taken + k))
         sources.coded = True
         sources.taken += k
     else:
@@ -104,10 +110,54 @@ def coded(factors: Tensor, sources: Sources) -> Tensor:
     return torch.einsum("kr,k...->r...", code, factors)
 
 
-def _moved(numbers: Tensor, step: Tensor, count: int, coded: bool) -> Tensor:
-    if coded and count & (count - 1) == 0:
-        return (numbers ^ step) % count
-    return (numbers + step) % count
+def decoded(values: Tensor, sources: Sources) -> Tensor:
+    """The factors that :func:`coded` spread over the sources, if they are still in these values."""
+    if not sources.coded or values.numel() == 0:
+        return values
+    code = _walsh(sources.count, slice(sources.taken)).to(values.dtype).to(values.device)
+    code = code * sources.count**-0.5
+    factors = torch.einsum("kr,r...->k...", code, values)
+    rest = torch.einsum("kr,k...->r...", code, factors) - values
+    if bool(rest.abs().max() > 1e3 * torch.finfo(values.dtype).eps * values.abs().max()):
+        return values
+    return factors
+
+
+def _walsh(count: int, which: slice) -> Tensor:
+    """Walsh functions of odd parity, ``(k, count)``."""
+    numbers = torch.arange(count)
+    odd = numbers[_parity(numbers) == 1][which]
+    return 1 - 2 * _parity(odd.unsqueeze(1) & numbers)
+
+
+@functools.cache
+def _code_maps(count: int) -> Tensor:
+    """Maps of the sources' numbers that take codes to codes, ``(maps, count)``.
+
+    Numbers are vectors of bits, and with a matrix ``A`` modulo 2 Walsh functions have
+    ``h_i(A r) = h_{Aᵀi}(r)``. So the product of the code ``i`` at ``r`` and the code ``j`` at ``A r ⊕ c`` is
+    the code ``i ⊕ Aᵀj``, up to a sign. With ``A 1 = 1`` it has even parity, hence is orthogonal to the
+    codes of all factors; and the squares ``i ⊕ Aᵀi`` are to differ, so that what a nonlinearity adds to
+    independent elements is independent.
+
+    Returns:
+        A few of them.
+    """
+    numbers = torch.arange(count)
+    bits = count.bit_length() - 1
+    if bits <= 2:  # too few for codes to differ
+        return numbers.unsqueeze(0)
+    generator = torch.Generator().manual_seed(count)
+    rows = torch.randint(0, count, (128, bits, 1), generator=generator)
+    rows = torch.where(_parity(rows) == 1, rows, rows ^ 1)
+    places = torch.arange(bits).unsqueeze(1)
+    image = (_parity(numbers & rows) << places).sum(1)
+    pulled = torch.zeros_like(image)
+    for bit in range(bits):
+        pulled ^= torch.where(numbers >> bit & 1 == 1, rows[:, bit], 0)
+    squares = (numbers ^ pulled)[:, _parity(numbers) == 1].sort(1).values
+    differ = (squares.diff(dim=1) > 0).all(1) & (image.sort(1).values == numbers).all(1)
+    return image[differ][:8]
 
 
 def _parity(numbers: Tensor) -> Tensor:
