@@ -18,7 +18,7 @@ from uaprop.plot import draw
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 1000
 COLOURS = 256
-PHOTOGRAPHS = ("uaconv2d", "uaavgpool2d")
+PHOTOGRAPHS = ("uaconv2d", "uaavgpool2d", "demo")
 
 
 def shrink(source: Path, target: Path) -> None:

@@ -49,13 +49,32 @@ def test_demo_prints_a_table_and_saves_a_picture(tmp_path):
     out = tmp_path / "sub" / "digits.png"
     answer = run("demo", "--out", out, "--samples", 500)
     assert answer.exit_code == 0, answer.output
+    cell = r"(\d\.\d{3}) ± (\S+)"
     rows = re.findall(
-        r"(\d) +│ +(\d) +│ [\d.]+ ± \S+ +│ [\d.]+ ± \S+ +│ +(> )?[\d,]+ ×", answer.stdout
+        rf"^ *(\d) +(\d) +{cell} +{cell} +{cell} +([\d.]+) +([\d.]+) *$",
+        answer.stdout,
+        re.MULTILINE,
     )
     assert len(rows) == 6
-    ratio = re.search(r"([\d.]+) times too small", words(answer.stdout))
+    for true, predicted, *numbers in rows:
+        assert true == predicted
+        report, report_std, default, default_std, sampled, sampled_std, small, right = map(
+            float, numbers
+        )
+        assert report_std < 0.1 * default_std
+        assert small < 0.1
+        assert right == pytest.approx(1, abs=0.15)
+        assert report > 0.99
+        assert default == pytest.approx(sampled, abs=0.1)
+        assert default_std == pytest.approx(sampled_std, abs=0.1)
+    told = words(answer.stdout)
+    ratio = re.search(r"([\d.]+) times too small", told)
     assert ratio is not None
-    assert float(ratio[1]) > 2
+    assert float(ratio[1]) > 10
+    error = re.search(r"takes hybrid here.*on average within ([\d.]+)% of Monte Carlo's", told)
+    assert error is not None
+    assert float(error[1]) < 6
+    assert re.search(r"in the time of \d+ forward passes by the clock instead of 500\b", told)
     assert f"Picture: {out}" in answer.stdout
     with Image.open(out) as picture:
         assert picture.width >= 1500

@@ -34,7 +34,7 @@ class UnsupportedOperation(NotImplementedError):
         place = f" in module '{self.module}'" if self.module else ""
         reason = self.reason or "no rule says how it acts on a Gaussian"
         remedy = self.remedy or (
-            'Add a rule with @ua.rule (see CONTRIBUTING.md), or use method="samples", '
-            "which needs no rules."
+            "Add a rule with @ua.rule (see CONTRIBUTING.md), or use a method that needs none: "
+            '"hybrid" for whatever is differentiable, "samples" for anything.'
         )
         return f"{self.operation}{place}: {reason}. {remedy}"

@@ -204,7 +204,8 @@ class Gaussian(Explained, Operators, Handle):
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape)) or "scalar"
-        kind = type(self.cov).__name__.lower()
+        told = self._provenance
+        kind = type(self.cov).__name__.lower() if told is None else told.method
         place = "" if self.device.type == "cpu" else f", {self.device}"
         head = f"Gaussian({shape}, {self.dtype}, {kind}{place}"
         if self.numel() == 0 or self.loc.is_meta:

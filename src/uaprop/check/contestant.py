@@ -76,10 +76,16 @@ class Contestant:
         return Answer(mean, std, places[varies])
 
 
+def _needs(method: Callable[..., Any]) -> bool:
+    """Whether a method has an option that must be given."""
+    options = inspect.signature(method).parameters.values()
+    return any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in options)
+
+
 def contestants(
     methods: str | Sequence[Entry] | Mapping[str, Entry] | None, seed: int
 ) -> list[Contestant]:
-    """The methods that were asked for; all there are if none were.
+    """The methods that were asked for; if none were, all that need no option (as calibrated does).
 
     Args:
         methods: see :func:`~uaprop.compare`.
@@ -91,8 +97,8 @@ def contestants(
     Raises:
         ValueError: if there is no such method.
     """
-    if methods is None:
-        methods = list(METHODS)
+    if methods is None:  # those that need no option of their own
+        methods = [name for name, method in METHODS.items() if not _needs(method)]
     if isinstance(methods, str):
         methods = [methods]
     pairs: Iterable[tuple[str | None, Entry]]

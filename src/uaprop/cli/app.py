@@ -58,7 +58,7 @@ def demo(
         float, typer.Option(min=0, callback=_finite, help="Variance of the shot noise at white.")
     ] = GAIN,
 ) -> None:
-    """Error bars on noisy digits: the report's method beside Monte Carlo."""
+    """Error bars on noisy digits: the default method, the report's and Monte Carlo."""
     from .demo import run
 
     run(out, samples, std, gain)

@@ -29,7 +29,7 @@ class Covariance(ABC):
     """Whether it takes plain functions, and so operations that have no rule (``anything``)."""
 
     @classmethod
-    def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Tensor]) -> Result:
+    def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
         """Pass through a plain function; only where ``needs_functions``."""
         raise NotImplementedError
 

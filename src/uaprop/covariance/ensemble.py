@@ -111,15 +111,46 @@ class Ensemble(Covariance):
         return x.loc, cls(values * (mask < keep) / keep)
 
     @classmethod
-    def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Tensor]) -> Result:
-        """Any differentiable function of several tensors, whether there is a rule for it or not."""
+    def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
+        """Any differentiable function of several tensors, whether there is a rule for it or not.
+
+        Returns:
+            Mean and draws; a tuple of them, and of what is None, if the function returns several.
+
+        Raises:
+            TypeError: if it returns anything but floating-point tensors.
+        """
         stacks = [x.cov.values for x in inputs]
         with torch.no_grad():
-            values = across(function, *stacks)
-            mean = function(*(x.loc for x in inputs))
-        if not values.is_floating_point():
+            means = function(*(x.loc for x in inputs))
+        if not isinstance(means, tuple | list):
+            return cls._one(inputs, stacks, function, means)
+        return tuple(
+            None if mean is None else cls._one(inputs, stacks, _Part(function, i), mean)
+            for i, mean in enumerate(means)
+        )
+
+    @classmethod
+    def _one(
+        cls, inputs: tuple[Random, ...], stacks: list[Tensor], function: Any, mean: Any
+    ) -> Result:
+        if not isinstance(mean, Tensor) or not mean.is_floating_point():
             raise TypeError("its result is not a floating-point tensor")
+        with torch.no_grad():
+            values = across(function, *stacks)
         return _Averaged.apply(function, stacks, mean, *(x.loc for x in inputs)), cls(values)
+
+
+class _Part:
+    """One of several results of a function."""
+
+    def __init__(self, function: Callable[..., Any], number: int) -> None:
+        self.function = function
+        self.number = number
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        part: Tensor = self.function(*tensors)[self.number]
+        return part
 
 
 class _Averaged(torch.autograd.Function):

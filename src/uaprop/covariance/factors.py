@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,12 +39,13 @@ class Factors(Covariance):
         sources: the sets of sources they belong to, in order.
     """
 
-    __slots__ = ("_var", "sources", "values")
+    __slots__ = ("_choices", "_var", "sources", "values")
 
     def __init__(self, values: Tensor, sources: tuple[Sources, ...]) -> None:
         self.values = values
         self.sources = sources
         self._var: Tensor | None = None
+        self._choices: list[Tensor] | None = None
 
     @classmethod
     def signs(cls, var: Tensor, sources: Sources) -> Factors:
@@ -72,6 +73,21 @@ class Factors(Covariance):
         if self._var is None:
             self._var = sum_of_squares(self.values)
         return self._var
+
+    @contextlib.contextmanager
+    def own_choices(self) -> Iterator[None]:
+        """The same random choices each time: what is computed twice from this is the same twice."""
+        generators = [part.generator for part in self.sources]
+        now = [generator.get_state() for generator in generators]
+        if self._choices is None:
+            self._choices = now
+            yield
+            return
+        for generator, state in zip(generators, self._choices, strict=True):
+            generator.set_state(state)
+        yield
+        for generator, state in zip(generators, now, strict=True):
+            generator.set_state(state)
 
     def dense(self) -> Tensor:
         """``Fᵀ F`` for each batch element."""
@@ -116,7 +132,7 @@ class Factors(Covariance):
         """Gain times factors, and the rest of the variance as a product of two sources' factors."""
         (x,) = kind.inputs
         loc, values, sources = x.loc, x.cov.values, x.cov.sources
-        with _tracking(sources):
+        with _tracking(sources), x.cov.own_choices():
             moments = kind.moments(loc, x.cov.var)
             if moments.mean.shape != x.shape:  # a bound of a clamp can have more elements
                 loc = loc.expand(moments.mean.shape)

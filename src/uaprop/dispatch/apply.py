@@ -99,7 +99,10 @@ def _without_rule(
         raise refusal from None
     function = plain_function(operation, args, kwargs, inputs, False)
     try:
-        return wrap(*representation.anything(inputs, function))
+        result = representation.anything(inputs, function)
+        if isinstance(result[0], Tensor):
+            return wrap(*result)
+        return tuple(None if part is None else wrap(*part) for part in result)
     except (TypeError, AttributeError) as error:  # no floating-point tensor, or several
         raise refusal from error
 

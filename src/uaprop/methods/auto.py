@@ -68,11 +68,17 @@ def auto(
             answer = hybrid(model, args, kwargs, chunk=chunk, **options)
             how = "few enough for a backward pass each" if rank is None else "along main directions"
             return _because(answer, f"{wanted} outputs, {how}")
-        except UnsupportedOperation as error:
-            reason = f"hybrid cannot run the model ({error.operation} in '{error.module}')"
+        except (RuntimeError, TypeError, AttributeError) as error:  # it did run on plain tensors
+            reason = f"hybrid cannot run the model ({_summary(error)})"
     sampled = model if outputs is None else _picking(model, outputs)
     answer = samples(sampled, args, kwargs, samples=_MANY_DRAWS, seed=seed, chunk=chunk)
     return _because(answer, reason)
+
+
+def _summary(error: Exception) -> str:
+    if isinstance(error, UnsupportedOperation):
+        return f"{error.operation} in '{error.module}'" if error.module else error.operation
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _picking(model: Callable[..., Any], outputs: Sequence[int]) -> Callable[..., Any]:
@@ -103,7 +109,7 @@ def _outputs(model: Callable[..., Any], arguments: Arguments) -> int:
 def _because(answer: Any, reason: str) -> Any:
     def tell(value: Any) -> Any:
         if is_gaussian(value) and value.provenance is not None:
-            return value.with_provenance(replace(value.provenance, reason=f"chosen for {reason}"))
+            return value.with_provenance(replace(value.provenance, reason=reason))
         return value
 
     return pytree.tree_map(tell, answer, is_leaf=is_gaussian)

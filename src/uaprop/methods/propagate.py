@@ -75,11 +75,16 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "auto", **options
             "make one with ua.Gaussian(mean, var)"
         )
     allowed = {
-        p.name for p in inspect.signature(run).parameters.values() if p.kind is p.KEYWORD_ONLY
+        p.name: p.default is p.empty
+        for p in inspect.signature(run).parameters.values()
+        if p.kind is p.KEYWORD_ONLY
     }
-    if unknown := sorted(set(options) - allowed):
+    if unknown := sorted(set(options) - set(allowed)):
+        hint = '; for those of a method name it, as in method="hybrid"' if method == "auto" else ""
         raise TypeError(
             f"method {method!r} has no option {unknown[0]!r}; "
-            f"it has {', '.join(sorted(allowed)) or 'none'}"
+            f"it has {', '.join(sorted(allowed)) or 'none'}{hint}"
         )
+    if missing := [name for name, needed in allowed.items() if needed and name not in options]:
+        raise TypeError(f"method {method!r} needs the option {missing[0]!r}")
     return run(model, args, kwargs, **options)

@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal, Factors, Sources
+from ..covariance.sources import decoded
 from ..gaussian import Gaussian
 from ..provenance import Provenance
 from .answer import cut_like
@@ -83,10 +84,8 @@ def probe(x: Gaussian, sources: Sources) -> Factors:
         return Factors.signs(x.cov.var, sources)
     if isinstance(x.cov, Factors):
         values, known = x.cov.values, x.cov.sources
-        if len(values) == sources.count and sources.taken == 0:
-            sources.taken = sources.count  # inputs are independent of each other
-            sources.coded = len(known) == 1 and known[0].coded
-            return Factors(values, (sources,))
+        if len(known) == 1:
+            values = decoded(values, known[0])
         return Factors.codes(values, sources)
     return Factors.dense_signs(x.cov.dense(), x.shape, sources)
 

@@ -48,6 +48,7 @@ def _narrow_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Momen
     folded_near = -folded(near, ~inside)
     _, far = standard(torch.where(right, mean - low, high - mean), var)
     q_near, i_near, ii_near = upper_partial_moments(folded_near)
+    far = far.abs()  # negative in a window without width, without variance
     q_far, i_far, ii_far = upper_partial_moments(far)
     spread = i_near - i_far
     shift = torch.where(right, -std, std) * spread

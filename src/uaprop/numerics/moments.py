@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 __all__ = [
     "Moments",
@@ -18,6 +19,7 @@ __all__ = [
     "root",
     "scaled",
     "standard",
+    "untracked",
     "working_precision",
 ]
 
@@ -107,6 +109,25 @@ def _lazily(*tensors: Tensor) -> bool:
     return not torch.compiler.is_compiling() and all(
         t.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(t)
         for t in tensors
+    )
+
+
+def untracked(*tensors: Tensor) -> bool:
+    """Whether these are values and nothing more, so that work on them may be done in place.
+
+    Returns:
+        Not while the program is being traced, and not where a derivative of them is recorded.
+    """
+    tracking = torch.is_grad_enabled()
+    return (
+        _lazily(*tensors)
+        and not torch.jit.is_tracing()
+        and all(
+            type(t) in (Tensor, torch.nn.Parameter)
+            and not (tracking and t.requires_grad)
+            and forward_ad.unpack_dual(t).tangent is None
+            for t in tensors
+        )
     )
 
 

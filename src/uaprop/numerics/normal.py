@@ -17,6 +17,9 @@ import math
 import torch
 from torch import Tensor
 
+from .moments import untracked
+from .tails import partial_moments
+
 __all__ = ["SQRT_2PI", "pdf", "scaled_partial_moments", "upper_partial_moments"]
 
 SQRT_2PI = math.sqrt(2 * math.pi)
@@ -64,6 +67,8 @@ def upper_partial_moments(t: Tensor, order: int = 2) -> list[Tensor]:
     Returns:
         ``order + 1`` tensors of ``t``'s shape.
     """
+    if order <= 2 and untracked(t):
+        return list(partial_moments(t)[: order + 1])
     close = torch.where(t < _SPLIT[t.dtype][0], t, 0)
     tail = 0.5 * torch.erfc(close * _SQRT_HALF)
     direct = _recurrence(tail, pdf(close) - close * tail, close, order)
