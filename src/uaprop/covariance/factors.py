@@ -25,7 +25,7 @@ from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from ..numerics.moments import root
 from .base import Covariance, Result, per_batch_element
 from .response import with_gain
-from .sources import Sources, coded, signed
+from .sources import Sources, coded, signed, signed_by_position
 from .stacked import across, expanded, sum_of_squares
 
 __all__ = ["Factors"]
@@ -50,7 +50,8 @@ class Factors(Covariance):
     @classmethod
     def signs(cls, var: Tensor, sources: Sources) -> Factors:
         """Independent elements, each with a random sign at every source."""
-        return cls(signed(root(var), sources.count, sources.generator), (sources,))
+        values = signed_by_position(root(var), sources.count, sources.generator)
+        return cls(values, (sources,))
 
     @classmethod
     def codes(cls, factors: Tensor, sources: Sources) -> Factors:

@@ -71,7 +71,9 @@ def auto(
         except (RuntimeError, TypeError, AttributeError) as error:  # it did run on plain tensors
             reason = f"hybrid cannot run the model ({_summary(error)})"
     sampled = model if outputs is None else _picking(model, outputs)
-    answer = samples(sampled, args, kwargs, samples=_MANY_DRAWS, seed=seed, chunk=chunk)
+    answer = samples(
+        sampled, args, kwargs, samples=_MANY_DRAWS, seed=seed, centred=True, chunk=chunk
+    )
     return _because(answer, reason)
 
 

@@ -14,7 +14,7 @@ from .arguments import Arguments, is_gaussian
 from .options import whole_number
 from .pooling import pooled
 from .response import Residual, Scheme, respond
-from .samples import other_seed
+from .samples import centred, other_seed
 
 __all__ = ["hybrid"]
 
@@ -65,7 +65,7 @@ def hybrid(
     arguments = Arguments(args, kwargs)
     generator = torch.Generator(arguments.gaussians[0].device).manual_seed(seed)
     with torch.no_grad():
-        stacks = [_centred(x.cov.deviations(samples, generator)) for x in arguments.gaussians]
+        stacks = [centred(x.cov.deviations(samples, generator)) for x in arguments.gaussians]
 
     def carry(mean: Tensor, stack: Tensor | None) -> Gaussian:
         assert stack is not None
@@ -76,12 +76,6 @@ def hybrid(
     with torch.random.fork_rng():  # for the model's own randomness
         torch.manual_seed(other_seed(seed))
         return respond(scheme, model, arguments, stacks, outputs, chunk)
-
-
-def _centred(draws: Tensor) -> Tensor:
-    """Draws with mean exactly zero and the same expected covariance."""
-    count = len(draws)
-    return (draws - draws.mean(0)) * (count / (count - 1)) ** 0.5
 
 
 def _taken(value: Any) -> tuple[Tensor, Tensor] | None:
@@ -97,4 +91,8 @@ def _residual(
     factors = (unexplained - average) * (count - 1) ** -0.5
     factors, relative = pooled(factors, linear, count - 1)
     var = factors.square().sum(0)
-    return Residual(average, factors, (var / count).sqrt(), var * relative)
+    # Cov(J ε, r) is taken to be zero. J being an average over draws, it is so up to chance: measured, with
+    # half the variance that an estimate of 2 Cov(J ε, r) would have.
+    neglected = 2 * linear * var / count
+    error = ((var * relative).square() + neglected).sqrt()
+    return Residual(average, factors, (var / count).sqrt(), error)

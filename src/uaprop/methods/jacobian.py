@@ -37,17 +37,35 @@ def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor
 
 
 def mixes(output: Tensor, inputs: Sequence[Tensor]) -> bool:
-    """Whether batch elements influence each other: a cotangent on some must not reach the others."""
+    """Whether batch elements influence each other.
+
+    If they do not, a factor on one element's cotangent is a factor on its own derivative and on nobody
+    else's. The factors are different powers of two, with which rounding commutes.
+
+    Returns:
+        True if some do, as far as their derivatives tell.
+    """
     batch = output.shape[0]
     if batch < 2 or not output.requires_grad:
         return False
     generator = torch.Generator().manual_seed(batch)
-    chosen = torch.arange(batch) % 2 == 0
-    chosen = chosen[torch.randperm(batch, generator=generator)]
     weights = torch.rand(output.shape, generator=generator).to(output) + 0.5
-    weights[~chosen] = 0
-    grads = torch.autograd.grad(output, inputs, weights, retain_graph=True, allow_unused=True)
-    return any(grad is not None and bool(grad[~chosen].any()) for grad in grads)
+    powers = torch.randperm(batch, generator=generator).to(output) % 16 - 8
+
+    def scaled(tensor: Tensor) -> Tensor:
+        return tensor * torch.exp2(powers).view(batch, *[1] * (tensor.ndim - 1))
+
+    def pulled(cotangent: Tensor) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(output, inputs, cotangent, retain_graph=True, allow_unused=True)
+
+    for once, again in zip(pulled(weights), pulled(scaled(weights)), strict=True):
+        if once is None or again is None:
+            continue
+        expected = scaled(once).flatten(1)
+        tolerance = 1e3 * torch.finfo(output.dtype).eps * expected.abs().amax(1)
+        if bool(((again.flatten(1) - expected).abs().amax(1) > tolerance).any()):
+            return True
+    return False
 
 
 def pullback(

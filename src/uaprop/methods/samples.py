@@ -17,7 +17,7 @@ from .arguments import Arguments
 from .options import whole_number
 from .progress import Progress
 
-__all__ = ["Batched", "Stream", "other_seed", "samples"]
+__all__ = ["Batched", "Stream", "centred", "other_seed", "samples"]
 
 _CHUNK_ELEMENTS = 2**18  # input elements that are in flight at once, by default
 
@@ -30,6 +30,7 @@ def samples(
     samples: int = 1000,
     seed: int = 0,
     antithetic: bool = False,
+    centred: bool = False,
     chunk: int | None = None,
 ) -> Any:
     """Estimate the output's mean and covariance from draws of the inputs.
@@ -45,6 +46,9 @@ def samples(
         antithetic: draw pairs ``m ± ε``. The linear part of the noise then cancels in the mean, which
             becomes much more precise for small noise; the standard deviations become a
             little less so.
+        centred: shift the draws to have the mean exactly zero. The linear part of the noise then cancels in
+            the mean, as with antithetic pairs, and nothing else changes; the standard error of the mean
+            does not know of it and is too large. All draws of the input are held in memory.
         chunk: draws computed at once; bounds the memory. The draws do not depend on it.
 
     Returns:
@@ -66,6 +70,8 @@ def samples(
     size = group * max(1, (chunk or 1) // group)  # few draws first, to see how large the output is
     run = Batched(lambda *draws: arguments.run(model, draws))
     stream = Stream(arguments.gaussians, seed, antithetic)
+    if centred and not antithetic:  # pairs have the mean zero already
+        stream.centre(samples)
     totals: list[Accumulator] | None = None
     with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
         torch.manual_seed(other_seed(seed))
@@ -83,7 +89,8 @@ def samples(
                 largest = sum(o.numel() for o in outputs if isinstance(o, Tensor)) // count
                 size = group * max(1, _CHUNK_ELEMENTS // max(elements, largest, 1) // group)
     assert totals is not None
-    told = Provenance("samples", {"samples": samples, "seed": seed, "antithetic": antithetic})
+    options = {"samples": samples, "seed": seed, "antithetic": antithetic, "centred": centred}
+    told = Provenance("samples", options)
     return pytree.tree_unflatten([total.result(told) for total in totals], out_spec)
 
 
@@ -116,11 +123,25 @@ class Stream:
         self.waiting = [draws[count:] for draws in self.waiting]
         return taken
 
+    def centre(self, count: int) -> None:
+        """Shift the next ``count`` draws to have the mean exactly zero and the same covariance."""
+        draws = [
+            centred(taken - x.loc) for taken, x in zip(self.take(count), self.inputs, strict=True)
+        ]
+        ahead = [x.loc + offsets for x, offsets in zip(self.inputs, draws, strict=True)]
+        self.waiting = [torch.cat(pair) for pair in zip(ahead, self.waiting, strict=True)]
+
     def _draws(self, x: Gaussian) -> Tensor:
         deviations = x.cov.deviations(self.block, self.generator)
         if self.antithetic:  # each next to its mirror image
             deviations = torch.stack([deviations, -deviations], 1).flatten(0, 1)
         return x.loc + deviations
+
+
+def centred(deviations: Tensor) -> Tensor:
+    """Deviations shifted to have the mean exactly zero, with the same expected covariance."""
+    count = len(deviations)
+    return (deviations - deviations.mean(0)) * (count / (count - 1)) ** 0.5
 
 
 class Batched:

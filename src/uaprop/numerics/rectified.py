@@ -118,6 +118,7 @@ def _above(floor: Tensor, var: Tensor, beyond: tuple[Tensor, ...]) -> Moments:
 @working_precision
 def relu(mean: Tensor, var: Tensor) -> Moments:
     """``max(x, 0)``; the report's equations (19) and (20) with erratum 1 corrected."""
+    mean, var = torch.broadcast_tensors(mean, var)
     if _are_values(mean, var):
         return _by_chunk(_relu_values, mean, var)
     return in_chunks(lambda m, v: kinked(m, v, 0.0, 1.0), mean, var, size=_CHUNK)
