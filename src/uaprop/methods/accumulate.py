@@ -29,10 +29,13 @@ class Accumulator:
 
     Args:
         group: draws per group; they are next to each other.
+        centred: whether the inputs' draws have the mean zero by construction. The average of what is linear
+            is then no estimate but known, and the variance is not corrected for it.
     """
 
-    def __init__(self, group: int = 1) -> None:
+    def __init__(self, group: int = 1, centred: bool = False) -> None:
         self.group = group
+        self.centred = centred
         self.count = 0
         self.constant: Any = None
         self.seen = False
@@ -80,7 +83,8 @@ class Accumulator:
         n = self.count
         u, q = self.u / n, self.q / n
         mean_var = (self.uu / n - u.square()).clamp_min(0) / (n - 1)  # of the mean
-        var = (q - u.square() + mean_var).clamp_min(0)
+        correction = 0.0 if self.centred else 1.0
+        var = (q - u.square() + correction * mean_var).clamp_min(0)
         # of q - 2 ū u, whose average is what the variance estimates
         spread = self.qq / n - q.square() - 4 * u * (self.uq / n - u * q)
         spread = (spread + 4 * u.square() * (self.uu / n - u.square())).clamp_min(0)
@@ -91,7 +95,8 @@ class Accumulator:
             flat = per_batch_element(u)
             outer = flat.unsqueeze(-1) * flat.unsqueeze(-2)
             of_mean = (self.group_products / n - outer) / (n - 1)
-            dense = (self.products / (n * self.group) - outer + of_mean).to(self.dtype)
+            dense = self.products / (n * self.group) - outer + correction * of_mean
+            dense = dense.to(self.dtype)
         error = StandardError(root(mean_var).to(self.dtype), std_error.to(self.dtype))
         value = Gaussian.from_covariance(
             (self.pivot + u).to(self.dtype), Finished(var.to(self.dtype), dense)

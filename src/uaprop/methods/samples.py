@@ -70,7 +70,8 @@ def samples(
     size = group * max(1, (chunk or 1) // group)  # few draws first, to see how large the output is
     run = Batched(lambda *draws: arguments.run(model, draws))
     stream = Stream(arguments.gaussians, seed, antithetic)
-    if centred and not antithetic:  # pairs have the mean zero already
+    centred = centred and not antithetic  # pairs have the mean zero already
+    if centred:
         stream.centre(samples)
     totals: list[Accumulator] | None = None
     with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
@@ -80,7 +81,7 @@ def samples(
             count = min(size, samples - done)
             outputs, out_spec = pytree.tree_flatten(run(*stream.take(count)))
             if totals is None:
-                totals = [Accumulator(group) for _ in outputs]
+                totals = [Accumulator(group, centred) for _ in outputs]
             for total, output in zip(totals, outputs, strict=True):
                 total.add(output)
             done += count

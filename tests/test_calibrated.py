@@ -1,0 +1,148 @@
+"""Calibration: what it corrects, what it refuses, and that it survives a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import uaprop as ua
+
+
+def network(seed: int = 0, width: int = 8) -> nn.Module:
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(2, width, 3, padding=1),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(width * 9, 4),
+    )
+    for module in model:
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    for parameter in model.parameters():
+        if parameter.ndim == 4:  # mostly of one sign, so that what is summed is correlated
+            parameter.data += 0.1
+    return model.eval().requires_grad_(False)
+
+
+def images(count: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(count, 2, 6, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def error(answer: ua.Gaussian, truth: ua.Gaussian) -> float:
+    return float((answer.std / truth.std - 1).abs().mean())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_corrects_most_of_what_the_diagonal_loses(dtype: torch.dtype) -> None:
+    model = network().to(dtype)
+    calibration = ua.calibrate(model, images(16, seed=2).to(dtype), std=0.3, samples=128)
+    x = ua.Gaussian(images(6).to(dtype), std=0.3)
+    truth = ua.propagate(model, x, method="samples", samples=8000)
+    diagonal = ua.propagate(model, x, method="diagonal")
+    corrected = ua.propagate(model, x, method="calibrated", calibration=calibration)
+    assert corrected.dtype == dtype
+    assert error(diagonal, truth) > 0.3
+    assert error(corrected, truth) < 0.15
+    assert str(corrected.provenance).startswith("calibrated(calibration=Calibration(4 places")
+
+
+def test_a_linear_layer_of_independent_inputs_needs_no_correction() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3).double()
+    calibration = ua.calibrate(model, torch.randn(64, 5).double(), std=0.5, samples=1024)
+    (factors,) = calibration.factors
+    assert calibration.places == ("Output",)
+    # each factor is a geometric mean of 64 variances of 1024 draws
+    assert torch.allclose(factors, torch.ones(3).double(), atol=6 * (2 / 1024 / 64) ** 0.5)
+
+
+def test_factors_add_up_to_the_truth_at_every_place() -> None:
+    """With no nonlinearity but one, the corrected sum is exactly that of the draws."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+    calibration = ua.calibrate(model, x, var=1.0, samples=32, seed=3)
+    generator = torch.Generator().manual_seed(3)
+    draws = model[0](x + torch.randn(32, 8, 4, generator=generator))
+    diagonal = model[0](ua.Gaussian(x, 1.0)).cov.var
+    expected = draws.var(0).sum(0) / diagonal.sum(0)
+    torch.testing.assert_close(calibration.factors[0], expected.detach())
+
+
+def test_a_file_keeps_it(tmp_path: Path) -> None:
+    model, x = network(), ua.Gaussian(images(2), std=0.3)
+    calibration = ua.calibrate(model, images(4), std=0.3, samples=8)
+    calibration.save(tmp_path / "factors.safetensors")
+    loaded = ua.Calibration.load(tmp_path / "factors.safetensors")
+    assert loaded.places == calibration.places
+    assert loaded.model == calibration.model
+    before = ua.propagate(model, x, method="calibrated", calibration=calibration)
+    after = ua.propagate(model, x, method="calibrated", calibration=loaded)
+    assert torch.equal(before.var, after.var)
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="is no calibration"):
+        ua.Calibration.load(tmp_path / "other.safetensors")
+
+
+def test_another_model_is_refused() -> None:
+    x = ua.Gaussian(images(2), std=0.3)
+    calibration = ua.calibrate(network(), images(4), std=0.3, samples=8)
+    with pytest.raises(ValueError, match="other weights"):
+        ua.propagate(network(seed=1), x, method="calibrated", calibration=calibration)
+    model = network()
+    fitting = replace(calibration, model=ua.calibrate(model, images(4), std=0.3).model)
+    short = replace(fitting, factors=fitting.factors[:-1], places=fitting.places[:-1])
+    with pytest.raises(ValueError, match="ends after 3 places"):
+        ua.propagate(model, x, method="calibrated", calibration=short)
+    long = replace(
+        fitting,
+        factors=(*fitting.factors, torch.ones(4)),
+        places=(*fitting.places, "Output"),
+    )
+    with pytest.raises(ValueError, match="has 5 places, the model 4"):
+        ua.propagate(model, x, method="calibrated", calibration=long)
+    wide = replace(fitting, factors=(torch.ones(9), *fitting.factors[1:]))
+    with pytest.raises(ValueError, match="at place 0 it has 9 channels of Elementwise"):
+        ua.propagate(model, x, method="calibrated", calibration=wide)
+
+
+def test_bad_arguments_are_refused() -> None:
+    model, x = network(), ua.Gaussian(images(2), std=0.3)
+    with pytest.raises(TypeError, match="needs the option 'calibration'"):
+        ua.propagate(model, x, method="calibrated")
+    with pytest.raises(TypeError, match=r"ua\.calibrate or"):
+        ua.propagate(model, x, method="calibrated", calibration=1.0)
+    with pytest.raises(TypeError, match="var or std"):
+        ua.calibrate(model, images(2))
+    with pytest.raises(TypeError, match="have their own"):
+        ua.calibrate(model, x, std=0.1)
+    with pytest.raises(TypeError, match="needs noisy inputs"):
+        ua.calibrate(model, (1, 2))
+    calibration = ua.calibrate(model, x, samples=4)
+    shared = ua.Gaussian.from_factors(images(2), images(2)[None])
+    with pytest.raises(TypeError, match="independent elements"):
+        ua.propagate(model, shared, method="calibrated", calibration=calibration)
+
+
+def test_two_inputs_and_several_outputs() -> None:
+    def model(x: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"product": x * scale, "rest": torch.tanh(x)}
+
+    x = ua.Gaussian(torch.ones(6, 3), std=0.3)
+    scale = ua.Gaussian(torch.full((6, 3), 2.0), std=0.5)
+    calibration = ua.calibrate(model, (x, scale), samples=2000)
+    answer = ua.propagate(model, (x, scale), method="calibrated", calibration=calibration)
+    truth = ua.propagate(model, (x, scale), method="samples", samples=4000)
+    for name in ("product", "rest"):
+        assert error(answer[name], truth[name]) < 0.05
