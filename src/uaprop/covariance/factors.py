@@ -150,6 +150,9 @@ class Factors(Covariance):
             if not bool((usable | (rest == 0)).all()):  # factors cancel or underflow: fresh signs
                 lost = root(torch.where(usable, 0, rest))
                 factors = factors + signed(lost, len(values), sources[0].generator)
+                total = sum_of_squares(factors)  # the signs may agree with the factors by chance
+                off = (lost > 0) & (total > 0)
+                factors = factors * torch.where(off, root(moments.var / total), 1)
         mean = moments.mean
         if _linearised(sources):
             mean = with_gain(loc, moments.mean, moments.gain)
