@@ -190,8 +190,9 @@ def test_residuals_that_cancel_or_underflow_are_not_lost() -> None:
     relu_var = 2 * (0.5 - 0.5 / math.pi)
     for _ in range(10):  # whatever partners chance picks
         torch.testing.assert_close(F.relu(equal).var, torch.full((4,), relu_var))
-    tiny = ua.Gaussian.from_factors(torch.zeros(3), 1e-14 * torch.eye(3))
-    torch.testing.assert_close(F.relu(tiny).std, torch.full((3,), 1e-14 * (relu_var / 2) ** 0.5))
+    tiny = ua.Gaussian.from_factors(torch.zeros(64), 1e-14 * torch.eye(64))
+    average = float((F.relu(tiny).var / tiny.var).mean())  # right on average: 0.25 would be linear
+    assert average == pytest.approx(relu_var / 2, rel=0.1)
 
 
 # ------------------------------------------------------------------ kinds: bilinear
@@ -334,9 +335,9 @@ def test_dropout_of_the_input_itself_is_independent_of_it() -> None:
     """The masks' signs must not be those of the probes."""
     x = ua.Gaussian(torch.full((1, 4), 2.0, dtype=DOUBLE), 1.0)
     expected = F.dropout(x, 0.5).var.mean()
-    for method in ("sketch", "adjoint"):
+    for method, probes in itertools.product(("sketch", "adjoint"), (60, 64)):
         found = [
-            ua.propagate(nn.Dropout(0.5), x, method=method, probes=64, seed=seed).var.mean()
+            ua.propagate(nn.Dropout(0.5), x, method=method, probes=probes, seed=seed).var.mean()
             for seed in range(10)
         ]
         torch.testing.assert_close(torch.stack(found).mean(), expected, rtol=0.1, atol=0)

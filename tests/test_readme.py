@@ -144,9 +144,9 @@ def test_getting_started_examples(
     assert float(names["t"].mean) == 3.0
     assert float(names["t"].var) == 1.5
     printed = capsys.readouterr().out
-    assert "Gaussian(5×3, torch.float32, finished" in printed
+    assert "Gaussian(5×3, torch.float32, hybrid" in printed
     assert "hybrid(samples=16, seed=0, outputs=None" in printed
-    assert "chosen for 3 outputs" in printed
+    assert "3 outputs, few enough" in printed
     assert "torch.cumprod: no rule says how it acts on a Gaussian. Add a rule" in printed
     assert "torch.Size([5, 3, 3])" in printed
 
