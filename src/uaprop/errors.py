@@ -35,6 +35,6 @@ class UnsupportedOperation(NotImplementedError):
         reason = self.reason or "no rule says how it acts on a Gaussian"
         remedy = self.remedy or (
             "Add a rule with @ua.rule (see CONTRIBUTING.md), or use a method that needs none: "
-            '"hybrid" for whatever is differentiable, "samples" for anything.'
+            'method="hybrid" for whatever is differentiable, method="samples" for anything.'
         )
         return f"{self.operation}{place}: {reason}. {remedy}"
