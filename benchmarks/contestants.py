@@ -29,6 +29,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
 }
 MANY_OUTPUTS = 64  # with more, hybrid is tried with main directions, and by rows only once
 QUICK = (4, 16, 64)
+LARGE = {"efficientnet": (4, 16, 32)}  # what a large network is measured with
 PICKY = ("linear", "adjoint", "hybrid")  # these can be asked for some outputs only
 CALIBRATION_DRAWS = 64
 
@@ -93,7 +94,10 @@ def entries(subject: Subject, quick: bool = False) -> Iterator[Entry]:
     for method, sizes in SIZES.items():
         if method == "directions" and not many:
             continue
+        if subject.name in LARGE and method in ("sketch", "antithetic", "centred"):
+            continue
         chosen = (16,) if many and method in PICKY else sizes
+        chosen = tuple(size for size in chosen if size in LARGE.get(subject.name, sizes))
         kinds += [Entry(method, size) for size in chosen if not quick or size in QUICK]
     yield from kinds
 
