@@ -131,22 +131,21 @@ def measure_errors(
     failures: dict[str, str] = {}
     start = time.perf_counter()
     for entry in chosen:
-        columns = found["active"].columns if entry.active else None
         try:
             fitted = calibration(subject, level) if entry.method == "calibrated" else None
             seeds = range(1, 1 + entry.seeds(usual))
-            answers = [entry.run(given, seed, fitted, columns) for seed in seeds]
+            answers = [entry.run(given, seed, fitted) for seed in seeds]
         except Exception as error:  # a method that cannot do it is a result, too
             failures[entry.label] = f"{type(error).__name__}: {error}"
             console.print(f"{subject.name}, {entry.label}: {failures[entry.label]}")
             continue
-        result[entry.label] = errors(entry, answers, reference, found)
+        result[entry.label] = errors(answers, reference, found)
     seconds = time.perf_counter() - start
     console.print(f"{subject.name}, {subject.labels[level]}: errors in {seconds:.0f} s")
     return {
         "samples": reference.samples,
-        "outputs": {name: int(view.mask.sum()) for name, view in found.items()},
-        "noise": {name: noise(reference, view) for name, view in found.items()},
+        "outputs": {name: int(mask.sum()) for name, mask in found.items()},
+        "noise": {name: noise(reference, mask) for name, mask in found.items()},
         "errors": result,
         "failures": failures,
     }
@@ -156,7 +155,6 @@ def measure_times(
     subject: Subject, chosen: Iterable[Entry], budget: float, by_hand_too: bool
 ) -> dict[str, Any]:
     given = case(subject, TIMED)
-    reference = views(subject, truth(subject, TIMED))
     costs: dict[str, Any] = {}
     start = time.perf_counter()
 
@@ -167,8 +165,7 @@ def measure_times(
     clock = Clock(forward, budget)
     for entry in chosen:
         fitted = calibration(subject, TIMED) if entry.method == "calibrated" else None
-        columns = reference["active"].columns if entry.active else None
-        costs[entry.label] = clock.cost(partial(entry.run, given, 0, fitted, columns))
+        costs[entry.label] = clock.cost(partial(entry.run, given, 0, fitted))
     if by_hand_too:
         costs |= {label: clock.cost(run) for label, run in by_hand(subject, TIMED).items()}
     seconds = time.perf_counter() - start

@@ -40,11 +40,10 @@ Case = tuple[nn.Module, ua.Gaussian]
 
 @dataclass(frozen=True)
 class Entry:
-    """A method with its number of probes or draws, for all outputs or for the active ones."""
+    """A method with its number of probes or draws."""
 
     method: str
     size: int | None = None
-    active: bool = False
 
     @property
     def label(self) -> str:
@@ -63,9 +62,7 @@ class Entry:
             return usual * min(4, max(1, 32 // (self.size or 1)))
         return usual
 
-    def run(
-        self, case: Case, seed: int, calibration: Any = None, columns: Sequence[int] | None = None
-    ) -> ua.Gaussian:
+    def run(self, case: Case, seed: int, calibration: Any = None) -> ua.Gaussian:
         options: dict[str, Any] = {}
         if self.method in ("sketch", "adjoint"):
             options = {"probes": self.size, "seed": seed}
@@ -75,8 +72,6 @@ class Entry:
             options = {"calibration": calibration}
         if self.method in ("antithetic", "centred"):
             options[self.method] = True
-        if self.active:
-            options["outputs"] = columns
         if self.method == "directions":
             options["rank"] = min(16, self.size or 16)
         name = {"antithetic": "samples", "centred": "samples", "directions": "hybrid"}.get(
@@ -116,52 +111,40 @@ def calibration(subject: Subject, level: int) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class View:
-    """Which outputs errors are averaged over: a mask, (batch, outputs), and its columns."""
+def views(subject: Subject, truth: Truth) -> dict[str, Tensor]:
+    """Which outputs errors are averaged over, as masks ``(batch, outputs)``.
 
-    mask: Tensor
-
-    @property
-    def columns(self) -> list[int]:
-        return self.mask.any(0).nonzero().flatten().tolist()
-
-
-def views(subject: Subject, truth: Truth) -> dict[str, View]:
-    """All outputs that vary and, for CREPE's activations, those that are not next to nothing."""
-    found = {"all": View(truth.std > 0)}
+    All that vary and, for CREPE's activations, those that are not next to nothing.
+    """
+    found = {"all": truth.std > 0}
     if subject.name == "crepe":
-        found["active"] = View((truth.mean > ACTIVE) & (truth.std > 0))
+        found["active"] = (truth.mean > ACTIVE) & (truth.std > 0)
     return found
 
 
-def noise(truth: Truth, view: View) -> dict[str, float]:
+def noise(truth: Truth, mask: Tensor) -> dict[str, float]:
     """The errors that a perfect answer would show, because the truth is sampled too."""
     typical = math.sqrt(2 / math.pi)  # mean |error| of one that is normal with deviation 1
     std, mean = truth.std_error / truth.std, truth.mean_error / truth.std
     return {
-        "std": typical * float(std[view.mask].mean()),
-        "mean": typical * float(mean[view.mask].mean()),
+        "std": typical * float(std[mask].mean()),
+        "mean": typical * float(mean[mask].mean()),
     }
 
 
 def errors(
-    entry: Entry, answers: Sequence[ua.Gaussian], truth: Truth, found: Mapping[str, View]
+    answers: Sequence[ua.Gaussian], truth: Truth, found: Mapping[str, Tensor]
 ) -> dict[str, dict[str, float]]:
-    """Averages over outputs, inputs and answers, for every view that the entry has outputs for.
+    """Averages over outputs, inputs and answers, for every view.
 
     ``std_spread`` and ``mean_spread`` are the errors' deviations between answers.
     """
     result = {}
-    for name, view in found.items():
-        if entry.active and name != "active":
-            continue
-        columns: Any = view.columns if entry.active else slice(None)
-        mask, std = view.mask[:, columns], truth.std[:, columns]
+    for name, mask in found.items():
         scores = []
         for answer in answers:
-            off = (answer.cov.var.double().sqrt() / std - 1)[mask]
-            mean = ((answer.loc.double() - truth.mean[:, columns]) / std)[mask]
+            off = (answer.cov.var.double().sqrt() / truth.std - 1)[mask]
+            mean = ((answer.loc.double() - truth.mean) / truth.std)[mask]
             scores.append((off.abs().mean(), off.mean(), mean.abs().mean()))
         table = torch.tensor(scores)
         spread = table.std(0) if len(scores) > 1 else torch.zeros(3)

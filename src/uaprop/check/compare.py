@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..methods.arguments import Arguments
+from ..methods.options import whole_number
 from .comparison import Comparison, Errors, Point, Row
 from .contestant import Answer, Contestant, Entry, contestants
 from .truth import Sampler, Truth
@@ -58,16 +59,10 @@ def compare(
         TypeError: if there is no Gaussian in ``x``, or the numbers are not whole.
         ValueError: if a method does not exist, samples or repeats are too few, or no output varies.
     """
-    for name, value, least in (("samples", samples, _LEAST_SAMPLES), ("repeats", repeats, 1)):
-        if not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number, not {value!r}")
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}")
+    whole_number("samples", samples, _LEAST_SAMPLES)
+    whole_number("repeats", repeats, 1)
     chosen = contestants(methods, seed)
-    if isinstance(x, Mapping):
-        arguments = Arguments((), dict(x))
-    else:
-        arguments = Arguments(tuple(x) if isinstance(x, tuple | list) else (x,), {})
+    arguments = Arguments.of(x)
     if not arguments.gaussians:
         raise TypeError(f"compare needs a ua.Gaussian among the inputs, not {type(x).__name__}")
     means = [gaussian.loc.detach() for gaussian in arguments.gaussians]

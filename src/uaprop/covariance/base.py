@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Random, Select
 
-__all__ = ["Covariance", "Result", "per_batch_element", "rearranged"]
+__all__ = ["Covariance", "Result", "composed", "per_batch_element", "rearranged"]
 
 Result = tuple[Tensor, "Covariance"]
 
@@ -105,6 +105,14 @@ class Covariance(ABC):
                 return cls.joint(kind)
             case Noise():
                 return cls.noise(kind)
+
+
+def composed(kind: Joint) -> Result | None:
+    """A map of whole vectors by way of other operations, if there is one."""
+    if kind.composed is None:
+        return None
+    result = kind.composed(kind.inputs[0])
+    return result.loc, result.cov
 
 
 def per_batch_element(tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
-from .base import Covariance, Result, per_batch_element
+from .base import Covariance, Result, composed, per_batch_element
 from .response import with_gain
 from .stacked import across, expanded
 
@@ -96,9 +96,8 @@ class Ensemble(Covariance):
     @classmethod
     def joint(cls, kind: Joint) -> Result:
         """By way of other operations if there is one, which have cheap derivatives; else as it is."""
-        if kind.composed is not None:
-            result = kind.composed(kind.inputs[0])
-            return result.loc, result.cov
+        if (result := composed(kind)) is not None:
+            return result
         return cls.anything(kind.inputs, kind.function)
 
     @classmethod

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from ..numerics.moments import root
-from .base import Covariance, Result, per_batch_element
+from .base import Covariance, Result, composed, per_batch_element
 from .response import with_gain
 from .sources import Sources, coded, signed, signed_by_position
 from .stacked import across, expanded, sum_of_squares
@@ -181,9 +181,8 @@ class Factors(Covariance):
     def joint(cls, kind: Joint) -> Result:
         """By way of other operations if there is one, else linearised at the mean."""
         (x,) = kind.inputs
-        if kind.composed is not None:
-            result = kind.composed(x)
-            return result.loc, result.cov
+        if (result := composed(kind)) is not None:
+            return result
         sources = x.cov.sources
         with _tracking(sources):
             values = across(

@@ -17,11 +17,11 @@ from torch import Tensor
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from ..numerics.bivariate import Residual
-from .base import Covariance, Result
+from .base import Covariance, Result, composed
 from .quadratic import bilinear_matches, product_mean, taylor
 from .residuals import Products, Scalar, residual_term
 from .selection import chosen, numbered
-from .stacked import across
+from .stacked import across, expanded
 from .terms import Maps, Term, between, check_size, variances
 
 __all__ = ["Full"]
@@ -160,7 +160,7 @@ class Full(Covariance):
         if not operand:
             return moments.mean, cls({}, moments.mean)
         if shape != x.shape:  # a bound of a clamp can have more elements than what it clamps
-            operand = {t: _expanded(rows, shape) for t, rows in operand.items()}
+            operand = {t: expanded(rows, shape) for t, rows in operand.items()}
         mean, var = x.loc.expand(shape), x.cov.var.expand(shape)
         _check_new(operand, moments.mean)
         residual = Residual(mean, var, moments, kind.moments, kind.kinks)
@@ -189,9 +189,8 @@ class Full(Covariance):
     def joint(cls, kind: Joint) -> Result:
         """By way of other operations if there is one, else by its second-order Taylor expansion."""
         (x,) = kind.inputs
-        if kind.composed is not None:
-            result = kind.composed(x)
-            return result.loc, result.cov
+        if (result := composed(kind)) is not None:
+            return result
         mean = kind.function(x.loc)
         if not x.cov.maps:
             return mean, cls({}, mean)
@@ -255,11 +254,6 @@ def _check_new(maps: Maps, mean: Tensor) -> None:
 def _check_maps(rows: int, mean: Tensor) -> None:
     what = f"what a tensor of shape {tuple(mean.shape)} depends on, times its elements,"
     check_size(rows, mean.numel(), what)
-
-
-def _expanded(rows: Tensor, shape: torch.Size) -> Tensor:
-    lead = [1] * (len(shape) - (rows.ndim - 1))
-    return rows.reshape(len(rows), *lead, *rows.shape[1:]).expand(len(rows), *shape)
 
 
 def _check_input(dtype: torch.dtype, count: int) -> None:

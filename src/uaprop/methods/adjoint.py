@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..covariance import Factors, Sources
 from ..gaussian import Gaussian
-from .arguments import Arguments, is_gaussian
-from .options import whole_number
+from .arguments import Arguments
+from .options import whole_number, whole_numbers_if_given
 from .pooling import pooled
-from .response import Residual, Scheme, respond
+from .response import Residual, Scheme, respond, stacked_output
 from .sketch import probe
 
 __all__ = ["adjoint"]
@@ -54,10 +54,7 @@ def adjoint(
     """
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
-    if chunk is not None:
-        whole_number("chunk", chunk, 1)
-    if rank is not None:
-        whole_number("rank", rank, 1)
+    whole_numbers_if_given(chunk=chunk, rank=rank)
     arguments = Arguments(args, kwargs)
     sources = Sources(probes, seed, linearised=True)
     with torch.no_grad():
@@ -69,16 +66,10 @@ def adjoint(
         return Gaussian.from_covariance(mean, Factors(stack, (sources,)))
 
     options = {"probes": probes, "seed": seed, "outputs": outputs, "rank": rank}
-    scheme = Scheme("adjoint", options, carry, _taken, _residual, probes, rank)
+    scheme = Scheme("adjoint", options, carry, stacked_output, _residual, probes, rank)
     return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 
-def _taken(value: Any) -> tuple[Tensor, Tensor] | None:
-    return (value.loc, value.cov.values) if is_gaussian(value) else None
-
-
-def _residual(
-    mean: Tensor, stack: Tensor | None, unexplained: Tensor | None, linear: Tensor
-) -> Residual:
+def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Residual:
     assert unexplained is not None
     return Residual(mean, pooled(unexplained, linear, len(unexplained))[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ def answer(
 ) -> Gaussian:
     """A Gaussian with its dense covariance, standard errors and attribution."""
     value = Gaussian.from_covariance(mean, Finished(var, dense))
-    return value.with_provenance(Provenance(told.method, told.options, told.reason, error, shares))
+    return value.with_provenance(replace(told, standard_error=error, shares=shares))
 
 
 def blocks(dense: Tensor, shape: tuple[int, ...]) -> Tensor:

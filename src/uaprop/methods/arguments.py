@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..gaussian import Gaussian
+from ..provenance import Provenance
 
-__all__ = ["Arguments", "is_gaussian"]
+__all__ = ["Arguments", "explained", "is_gaussian"]
 
 
 def is_gaussian(value: Any) -> bool:
     """Whether a value is a Gaussian: the leaves of an argument tree."""
     return isinstance(value, Gaussian)
+
+
+def explained(answer: Any, told: Provenance) -> Any:
+    """A model's answer, every Gaussian in it with an account of where it comes from."""
+
+    def account(value: Any) -> Any:
+        return value.with_provenance(told) if is_gaussian(value) else value
+
+    return pytree.tree_map(account, answer, is_leaf=is_gaussian)
 
 
 class Arguments:
@@ -36,6 +46,13 @@ class Arguments:
             for place, leaf in enumerate(self._leaves)
             if is_gaussian(leaf)
         ]
+
+    @classmethod
+    def of(cls, x: Any) -> Arguments:
+        """One argument, a tuple or list of positional ones, or a dict of keyword ones."""
+        if isinstance(x, Mapping):
+            return cls((), dict(x))
+        return cls(tuple(x) if isinstance(x, tuple | list) else (x,), {})
 
     def run(self, model: Callable[..., Any], values: Sequence[Any]) -> Any:
         """The model's answer with other values in the places of the random arguments."""

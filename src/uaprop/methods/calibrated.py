@@ -43,13 +43,13 @@ def calibrated(
         raise TypeError(
             f"calibration must come from ua.calibrate or ua.Calibration.load, not {calibration!r}"
         )
-    check_independent("calibrated", args, kwargs)
+    arguments = Arguments(args, kwargs)
+    check_independent("calibrated", arguments)
     if calibration.model != fingerprint(model):
         raise ValueError(
             "the calibration does not fit this model: it was made with other weights; make another "
             "with ua.calibrate"
         )
-    arguments = Arguments(args, kwargs)
     tally = Correction(calibration)
     random = [
         Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally)) for x in arguments.gaussians

@@ -199,8 +199,7 @@ def calibrate(
         inputs = Gaussian(inputs, var, std=std)
     elif var is not None or std is not None:
         raise TypeError("var and std are the noise of a plain tensor; these inputs have their own")
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-    arguments = Arguments(args if isinstance(args, tuple) else (args,), kwargs)
+    arguments = Arguments.of(inputs)
     if not arguments.gaussians:
         raise TypeError("calibrate needs noisy inputs: give var or std, or ua.Gaussians")
     generator = torch.Generator(arguments.gaussians[0].device).manual_seed(seed)
@@ -213,7 +212,7 @@ def calibrate(
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(seed)
         answer = arguments.run(model, [start(x) for x in arguments.gaussians])
-        pytree.tree_map(lambda y: at_the_end(y), answer, is_leaf=is_gaussian)
+        pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
     return Calibration(tuple(tally.factors), tuple(tally.places), fingerprint(model))
 
 

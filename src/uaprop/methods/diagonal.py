@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from ..covariance import Diagonal
 from ..provenance import Provenance
-from .arguments import Arguments, is_gaussian
+from .arguments import Arguments, explained
 
 __all__ = ["check_independent", "diagonal"]
 
@@ -33,22 +31,17 @@ def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     Raises:
         TypeError: if an input is not of independent elements.
     """
-    check_independent("diagonal", args, kwargs)
-    told = Provenance("diagonal")
-
-    def account(value: Any) -> Any:
-        return value.with_provenance(told) if is_gaussian(value) else value
-
-    return pytree.tree_map(account, model(*args, **kwargs), is_leaf=is_gaussian)
+    check_independent("diagonal", Arguments(args, kwargs))
+    return explained(model(*args, **kwargs), Provenance("diagonal"))
 
 
-def check_independent(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_independent(method: str, arguments: Arguments) -> None:
     """Refuse inputs whose elements are correlated.
 
     Raises:
         TypeError: if there is one.
     """
-    for x in Arguments(args, kwargs).gaussians:
+    for x in arguments.gaussians:
         if not isinstance(x.cov, Diagonal):
             raise TypeError(
                 f"method {method!r} needs inputs of independent elements; an input has a "

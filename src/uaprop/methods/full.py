@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal, Factors, Finished, Sources
 from ..covariance.full import Full
 from ..covariance.terms import Term
 from ..gaussian import Gaussian
 from ..provenance import Provenance
-from .arguments import Arguments, is_gaussian
+from .arguments import Arguments, explained
 
 __all__ = ["full"]
 
@@ -42,17 +41,8 @@ def full(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     """
     arguments = Arguments(args, kwargs)
     terms: dict[Sources, Term] = {}
-    known: dict[int, Gaussian] = {}  # one input in two places is one random tensor
-    for x in arguments.gaussians:
-        if id(x) not in known:
-            known[id(x)] = Gaussian.from_covariance(x.loc, _dense(x, terms))
-    answer = arguments.run(model, [known[id(x)] for x in arguments.gaussians])
-    told = Provenance("full")
-
-    def account(value: Any) -> Any:
-        return value.with_provenance(told) if is_gaussian(value) else value
-
-    return pytree.tree_map(account, answer, is_leaf=is_gaussian)
+    random = [Gaussian.from_covariance(x.loc, _dense(x, terms)) for x in arguments.gaussians]
+    return explained(arguments.run(model, random), Provenance("full"))
 
 
 def _dense(x: Gaussian, terms: dict[Sources, Term]) -> Full:

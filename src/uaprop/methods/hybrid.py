@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..covariance import Ensemble
 from ..gaussian import Gaussian
-from .arguments import Arguments, is_gaussian
-from .options import whole_number
+from .arguments import Arguments
+from .options import whole_number, whole_numbers_if_given
 from .pooling import pooled
-from .response import Residual, Scheme, respond
+from .response import Residual, Scheme, respond, stacked_output
 from .samples import centred, other_seed
 
 __all__ = ["hybrid"]
@@ -58,10 +58,7 @@ def hybrid(
     """
     whole_number("samples", samples, 3)
     whole_number("seed", seed, 0)
-    if chunk is not None:
-        whole_number("chunk", chunk, 1)
-    if rank is not None:
-        whole_number("rank", rank, 1)
+    whole_numbers_if_given(chunk=chunk, rank=rank)
     arguments = Arguments(args, kwargs)
     generator = torch.Generator(arguments.gaussians[0].device).manual_seed(seed)
     with torch.no_grad():
@@ -72,19 +69,13 @@ def hybrid(
         return Gaussian.from_covariance(mean, Ensemble(mean.detach() + stack))
 
     options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
-    scheme = Scheme("hybrid", options, carry, _taken, _residual, samples, rank)
+    scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank)
     with torch.random.fork_rng():  # for the model's own randomness
         torch.manual_seed(other_seed(seed))
         return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 
-def _taken(value: Any) -> tuple[Tensor, Tensor] | None:
-    return (value.loc, value.cov.values) if is_gaussian(value) else None
-
-
-def _residual(
-    mean: Tensor, stack: Tensor | None, unexplained: Tensor | None, linear: Tensor
-) -> Residual:
+def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Residual:
     assert unexplained is not None
     count = len(unexplained)
     average = unexplained.mean(0)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .arguments import Arguments
-from .options import whole_number
+from .options import whole_numbers_if_given
 from .response import Residual, Scheme, respond
 
 __all__ = ["linear"]
@@ -39,8 +39,7 @@ def linear(
     Returns:
         The model's answer, in Gaussians with a dense covariance and attribution.
     """
-    if chunk is not None:
-        whole_number("chunk", chunk, 1)
+    whole_numbers_if_given(chunk=chunk)
     arguments = Arguments(args, kwargs)
     scheme = Scheme("linear", {"outputs": outputs}, _carried, _taken, _residual, _ROWS)
     return respond(scheme, model, arguments, [None] * len(arguments.gaussians), outputs, chunk)
@@ -56,5 +55,5 @@ def _taken(value: Any) -> tuple[Tensor, None] | None:
     return value, None
 
 
-def _residual(mean: Tensor, stack: Any, unexplained: Any, linear: Tensor) -> Residual:
+def _residual(mean: Tensor, unexplained: Any, linear: Tensor) -> Residual:
     return Residual(mean)

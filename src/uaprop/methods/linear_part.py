@@ -13,6 +13,7 @@ Tropp 2011, in the noise's metric.)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ class LinearPart:
         """How many outputs there are."""
         return (self.rows[0] if self.weights is None else self.weights).shape[1]
 
-    @property
+    @functools.cached_property
     def gram(self) -> Tensor:
         """``rows Σ rowsᵀ``, ``(batch, directions, directions)``."""
         pairs = zip(self.pushed, self.rows, strict=True)

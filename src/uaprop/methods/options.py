@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["whole_number"]
+__all__ = ["whole_number", "whole_numbers_if_given"]
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -22,3 +22,10 @@ def whole_number(name: str, value: Any, least: int) -> int:
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
     return value
+
+
+def whole_numbers_if_given(**options: Any) -> None:
+    """Check options that may be None and are whole numbers from 1 on otherwise."""
+    for name, value in options.items():
+        if value is not None:
+            whole_number(name, value, 1)

@@ -6,10 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
-from ..gaussian import Gaussian
 from .adjoint import adjoint
+from .arguments import Arguments
 from .auto import auto
 from .calibrated import calibrated
 from .diagonal import diagonal
@@ -64,12 +62,8 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "auto", **options
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; choose from {', '.join(METHODS)}")
     run = METHODS[method]
-    if isinstance(x, Mapping):
-        args, kwargs = (), dict(x)
-    else:
-        args, kwargs = (tuple(x) if isinstance(x, tuple | list) else (x,)), {}
-    leaves = pytree.tree_leaves((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, Gaussian))
-    if not any(isinstance(leaf, Gaussian) for leaf in leaves):
+    arguments = Arguments.of(x)
+    if not arguments.gaussians:
         raise TypeError(
             f"propagate needs a ua.Gaussian among the inputs, not {type(x).__name__}; "
             "make one with ua.Gaussian(mean, var)"
@@ -87,4 +81,4 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "auto", **options
         )
     if missing := [name for name, needed in allowed.items() if needed and name not in options]:
         raise TypeError(f"method {method!r} needs the option {missing[0]!r}")
-    return run(model, args, kwargs, **options)
+    return run(model, *arguments.filled(arguments.gaussians), **options)

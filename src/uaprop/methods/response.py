@@ -27,7 +27,7 @@ from .arguments import Arguments, is_gaussian
 from .jacobian import mixes
 from .linear_part import main_directions, row_by_row
 
-__all__ = ["Residual", "check_apart", "chosen", "respond"]
+__all__ = ["Residual", "Scheme", "check_apart", "chosen", "respond", "stacked_output"]
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _JACOBIAN_ELEMENTS = 2**28  # the largest Jacobian that is computed
@@ -62,7 +62,7 @@ class Scheme:
         options: its options, for the provenance.
         carry: makes what the model runs on from a mean and the deviations that belong to it.
         taken: the mean and the stack (or None) of one of the model's outputs.
-        residual: judges mean, stack, unexplained part and linear variances.
+        residual: judges mean, unexplained part and linear variances.
         rows: outputs differentiated at once.
         rank: with more outputs than this, the response along as many directions; None for all of it.
     """
@@ -71,9 +71,14 @@ class Scheme:
     options: Mapping[str, Any]
     carry: Callable[[Tensor, Tensor | None], Any]
     taken: Callable[[Any], tuple[Tensor, Tensor | None] | None]
-    residual: Callable[[Tensor, Tensor | None, Tensor | None, Tensor], Residual]
+    residual: Callable[[Tensor, Tensor | None, Tensor], Residual]
     rows: int
     rank: int | None = None
+
+
+def stacked_output(value: Any) -> tuple[Tensor, Tensor] | None:
+    """Mean and stack of an output that carries one, as probes and draws do."""
+    return (value.loc, value.cov.values) if is_gaussian(value) else None
 
 
 @torch.inference_mode(False)  # derivatives are taken whatever mode the caller is in
@@ -226,8 +231,9 @@ def _output(
         _check_size(scheme.method, lines, leaves)
         part = row_by_row(lines, leaves, gaussians, scheme.rows)
     unexplained = None if stack is None else stack - part.response(stacks)
-    found = scheme.residual(lines.detach(), stack, unexplained, part.variances())
-    var, factors = part.variances(), found.factors
+    linear = part.variances()
+    found = scheme.residual(lines.detach(), unexplained, linear)
+    var, factors = linear, found.factors
     if factors is not None:
         var = var + factors.square().sum(0)
     dense = None

@@ -14,7 +14,7 @@ from ..gaussian import Gaussian
 from ..provenance import Provenance
 from .accumulate import Accumulator, same
 from .arguments import Arguments
-from .options import whole_number
+from .options import whole_number, whole_numbers_if_given
 from .progress import Progress
 
 __all__ = ["Batched", "Stream", "centred", "other_seed", "samples"]
@@ -60,8 +60,7 @@ def samples(
     """
     whole_number("samples", samples, 2)
     whole_number("seed", seed, 0)
-    if chunk is not None:
-        whole_number("chunk", chunk, 1)
+    whole_numbers_if_given(chunk=chunk)
     group = 2 if antithetic else 1
     if samples % group or samples < 2 * group:
         raise ValueError(f"antithetic draws come in pairs, two at least; samples={samples}")

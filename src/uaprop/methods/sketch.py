@@ -14,7 +14,7 @@ from ..covariance.sources import decoded
 from ..gaussian import Gaussian
 from ..provenance import Provenance
 from .answer import cut_like
-from .arguments import Arguments, is_gaussian
+from .arguments import Arguments, explained, is_gaussian
 from .options import whole_number
 from .response import check_apart
 
@@ -50,18 +50,13 @@ def sketch(
     """
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
-    if chunk is not None:
-        whole_number("chunk", chunk, 1)
     arguments = Arguments(args, kwargs)
     if chunk is not None:
+        whole_number("chunk", chunk, 1)
         check_apart(model, arguments, chunk)
     sources = Sources(probes, seed)
     random = [Gaussian.from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
     encoded = Arguments(*arguments.filled(random))
-    told = Provenance("sketch", {"probes": probes, "seed": seed})
-
-    def account(value: Any) -> Any:
-        return value.with_provenance(told) if is_gaussian(value) else value
 
     answers, lengths = [], []
     for _, piece in encoded.pieces(chunk):
@@ -71,7 +66,7 @@ def sketch(
     whole = answers[0]
     if len(answers) > 1:
         whole = pytree.tree_map(functools.partial(_joined, lengths), *answers, is_leaf=is_gaussian)
-    return pytree.tree_map(account, whole, is_leaf=is_gaussian)
+    return explained(whole, Provenance("sketch", {"probes": probes, "seed": seed}))
 
 
 def probe(x: Gaussian, sources: Sources) -> Factors:
