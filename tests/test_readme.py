@@ -151,7 +151,7 @@ def test_getting_started_examples(
     assert "torch.Size([5, 3, 3])" in printed
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/theory.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/theory/index.md"])
 def test_the_ratio_that_pages_quote_is_the_demonstrations(
     page: str, demonstration: Comparison
 ) -> None:

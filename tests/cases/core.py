@@ -1,54 +1,13 @@
-"""One record per rule: the operation as a function of a random input, and how good its moments are.
-
-Every test over rules runs over this table, and one test fails if a rule has no case here.
-"""
+"""Cases of the operations that most networks are made of."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Case:
-    """An operation on one random tensor."""
-
-    rule: str
-    call: Callable[[Any], Any]
-    shape: tuple[int, ...] = (2, 3)
-    kind: str = "linear"  # linear (and select), elementwise, joint, bilinear, noise, query
-    label: str = ""
-    tolerance: float = 0.0  # for approximate moments: allowed relative error of the std
-
-    @property
-    def name(self) -> str:
-        return f"{self.rule}-{self.label}" if self.label else self.rule
-
-
-@dataclass
-class Table:
-    cases: list[Case] = field(default_factory=list)
-
-    def add(self, rule: str, call: Callable[[Any], Any], *args: Any, **kwargs: Any) -> None:
-        self.cases.append(Case(rule, call, *args, **kwargs))
-
-
-def constant(*shape: int, seed: int = 7) -> Tensor:
-    """A fixed constant without pattern; no random numbers, which vmap would draw anew."""
-    count = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64)
-    return 1.7 * torch.sin(12.9898 * count + seed).view(shape)
-
-
-def like(value: Tensor, x: Any) -> Tensor:
-    """A constant in the input's dtype."""
-    return value.to(x.dtype)
-
+from .table import Table, constant, like
 
 T = Table()
 
@@ -337,13 +296,3 @@ T.add("dropout3d", lambda x: F.dropout3d(x, 0.3), (1, 3, 2, 2, 2), "noise")
 T.add("dropout", lambda x: F.dropout(x, training=False), label="eval")
 T.add("dropout", lambda x: F.dropout(x, p=1.0), label="all")
 T.add("alpha_dropout", lambda x: F.alpha_dropout(x, training=False))
-
-CASES = T.cases
-
-# Rules whose answer is not random, or that always refuse; each has a test of its own.
-ELSEWHERE = {
-    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
-    "new_ones", "new_full", "new_empty", "new_tensor", "is_floating_point", "is_complex", "numel",
-    "is_contiguous", "stride", "element_size", "get_device", "storage_offset",
-    "max_pool_with_indices", "sigmoid_of_the_report", "cuda", "decision",
-}  # fmt: skip

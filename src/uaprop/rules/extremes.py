@@ -1,0 +1,3 @@
+"""Maxima, minima and running sums."""
+
+from __future__ import annotations

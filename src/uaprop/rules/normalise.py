@@ -1,0 +1,3 @@
+"""Normalisation by mean and spread; norms."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Recurrent networks, cell by cell."""
+
+from __future__ import annotations

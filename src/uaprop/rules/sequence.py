@@ -1,0 +1,3 @@
+"""Attention, embeddings and gates."""
+
+from __future__ import annotations

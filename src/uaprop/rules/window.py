@@ -1,0 +1,3 @@
+"""Windows of a tensor, and looking it up on a grid."""
+
+from __future__ import annotations

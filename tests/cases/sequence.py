@@ -1,0 +1,7 @@
+"""Cases of attention, embeddings, gates and recurrent cells."""
+
+from __future__ import annotations
+
+from .table import Table
+
+T = Table()
