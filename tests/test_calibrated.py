@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import uaprop as ua
+from uaprop.methods.levels import slope
+from uaprop.numerics.chance import seeded
 
 
 def network(seed: int = 0, width: int = 8) -> nn.Module:
@@ -62,7 +64,7 @@ def test_a_linear_layer_of_independent_inputs_needs_no_correction() -> None:
     calibration = ua.calibrate(model, torch.randn(64, 5).double(), std=0.5, samples=1024)
     (factors,) = calibration.factors
     assert calibration.places == ("Output",)
-    # each factor is a geometric mean of 64 variances of 1024 draws
+    # each factor is an average over 64 variances of 1024 draws
     assert torch.allclose(factors, torch.ones(3).double(), atol=6 * (2 / 1024 / 64) ** 0.5)
 
 
@@ -71,7 +73,7 @@ def test_factors_add_up_to_the_truth_at_every_place() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     calibration = ua.calibrate(model, x, var=1.0, samples=32, seed=3)
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     draws = model[0](x + torch.randn(32, 8, 4, generator=generator))
     diagonal = model[0](ua.Gaussian(x, 1.0)).cov.var
     expected = draws.var(0).sum(0) / diagonal.sum(0)
@@ -85,6 +87,8 @@ def test_a_file_keeps_it(tmp_path: Path) -> None:
     loaded = ua.Calibration.load(tmp_path / "factors.safetensors")
     assert loaded.places == calibration.places
     assert loaded.model == calibration.model
+    assert torch.equal(loaded.slopes, calibration.slopes)
+    assert torch.equal(loaded.levels, calibration.levels)
     before = ua.propagate(model, x, method="calibrated", calibration=calibration)
     after = ua.propagate(model, x, method="calibrated", calibration=loaded)
     assert torch.equal(before.var, after.var)
@@ -146,3 +150,69 @@ def test_two_inputs_and_several_outputs() -> None:
     truth = ua.propagate(model, (x, scale), method="samples", samples=4000)
     for name in ("product", "rest"):
         assert error(answer[name], truth[name]) < 0.05
+
+
+def coherent() -> nn.Module:
+    """A sum of the active ones of 64 inputs: their correlation, and so what is lost, depends on the input."""
+    model = nn.Sequential(nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 1)).double()
+    with torch.no_grad():
+        model[0].weight.fill_(1)
+        model[0].bias.copy_(-torch.linspace(-1, 1, 64) * 8)
+        model[2].weight.fill_(1)
+        model[2].bias.zero_()
+    return model.requires_grad_(False)
+
+
+def test_inputs_in_which_more_is_lost_are_corrected_by_more() -> None:
+    """With k units active the output's variance is k² v, and the diagonal's is k v: a slope of 1."""
+    model, x = coherent(), torch.linspace(-6, 7, 27).double().unsqueeze(1)
+    calibration = ua.calibrate(model, x, std=0.05, samples=512)
+    assert calibration.slopes.shape == (2,)
+    assert calibration.slopes[0] == 0  # nothing is lost before the first nonlinearity
+    assert abs(float(calibration.slopes[1]) - 1) < 0.1
+    tested = ua.Gaussian(torch.tensor([[-5.3], [-2.2], [1.9], [6.6]]).double(), std=0.05)
+    truth = ua.propagate(model, tested, method="samples", samples=20_000)
+    answer = ua.propagate(model, tested, method="calibrated", calibration=calibration)
+    assert error(answer, truth) < 0.1
+    alone = replace(calibration, slopes=torch.zeros(2).double())
+    assert error(ua.propagate(model, tested, method="calibrated", calibration=alone), truth) > 0.25
+    # another size of the noise is another size everywhere: the law compares with the first place
+    louder = ua.Gaussian(tested.mean, std=0.1)
+    twice = ua.propagate(model, louder, method="calibrated", calibration=calibration)
+    assert ((twice.std / answer.std / 2 - 1).abs() < 0.1).all()
+
+
+def test_the_power_law_goes_no_further_than_it_was_fitted() -> None:
+    model, x = coherent(), torch.linspace(-2, 2, 20).double().unsqueeze(1)
+    calibration = ua.calibrate(model, x, std=0.05, samples=256)
+    centre, low, high = calibration.levels[1].tolist()
+    assert low < centre < high
+    for mean, level in ((-7.5, low), (7.9, high)):
+        far = ua.Gaussian(torch.full((1, 1), mean).double(), std=0.05)
+        answer = ua.propagate(model, far, method="calibrated", calibration=calibration)
+        flat = replace(calibration, slopes=torch.zeros(2).double())
+        plain = ua.propagate(model, far, method="calibrated", calibration=flat)
+        expected = float(calibration.slopes[1]) * (level - centre)
+        assert float((answer.cov.var / plain.cov.var).log()) == pytest.approx(expected)
+
+
+def test_a_slope_that_chance_could_have_made_is_none() -> None:
+    generator = torch.Generator().manual_seed(0)
+    level = torch.randn(200, 24, generator=generator)
+    noise = torch.randn(200, 24, generator=generator)
+    by_chance = torch.tensor([slope(a, b) for a, b in zip(level, noise, strict=True)])
+    assert (by_chance == 0).float().mean() > 0.6  # |b| is below its error in 68% of cases
+    real = torch.tensor([slope(a, 2 * a + 0.1 * b) for a, b in zip(level, noise, strict=True)])
+    assert (real - 2).abs().max() < 0.2
+    assert slope(level[0, :3], noise[0, :3]) == 0  # too few to tell
+    assert slope(torch.zeros(24), noise[0]) == 0
+    assert slope(level[0], torch.full((24,), torch.nan)) == 0
+
+
+@pytest.mark.parametrize("samples", [4, 16])
+def test_few_draws_make_no_bias(samples: int) -> None:
+    """1/σ from few draws is too large on average, by a known amount that is taken out."""
+    model = nn.Linear(3, 40, bias=False).double()
+    x = torch.zeros(400, 3).double()
+    (factors,) = ua.calibrate(model, x, std=1.0, samples=samples).factors
+    assert abs(float(factors.log().mean())) < 0.05

@@ -51,13 +51,11 @@ def test_error_survives_pickling(x: ua.Gaussian) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: x / x, "reciprocal"),
-        (lambda x: 1 / x, "reciprocal"),
-        (lambda x: x**0.5, r"power 0\.5"),
-        (lambda x: x**-1, "power -1"),
+        (lambda x: 1 / x, "three standard deviations above zero"),
+        (lambda x: x**0.5, "what is positive"),
+        (lambda x: x**-1, "what is positive"),
         (lambda x: x**x, "exponent is random"),
         (lambda x: torch.div(x, 2, rounding_mode="floor"), "not linear"),
-        (lambda x: nn.BatchNorm2d(3)(x), r"model\.eval\(\)"),
         (lambda x: nn.MaxPool2d(2, return_indices=True)(x), "index of a maximum"),
         (lambda x: F.max_pool1d_with_indices(x[0], 2), "index of a maximum"),
         (lambda x: x[x], "index is random"),

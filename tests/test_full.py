@@ -110,7 +110,7 @@ def test_vector_maps_are_close(case: Case) -> None:
     y, truth = run(case.call, x), ua.propagate(case.call, x, method="samples", samples=COUNT)
     error = (y.covariance() - truth.covariance()).norm() / truth.covariance().norm()
     assert error < (0.1 if "softmax" in case.rule else 0.2)
-    assert ((y.loc - truth.loc).abs() / truth.std).max() < 0.04
+    assert ((y.loc - truth.loc).abs() / truth.std).max() < max(0.04, case.tolerance)
 
 
 @of_kind("linear", *EXACT)
@@ -379,11 +379,11 @@ def test_half_precision_is_refused(dtype: torch.dtype) -> None:
 def test_what_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terms, "LARGEST", 100)
     with pytest.raises(ValueError, match=r"11 × 11.*adjoint"):
-        run(F.relu, ua.Gaussian(torch.zeros(11), 1.0))
+        _ = run(F.relu, ua.Gaussian(torch.zeros(11), 1.0)).loc
     with pytest.raises(ValueError, match=r"\(11,\).*10 × 11"):
         run(lambda x: F.pad(x, (0, 1)), ua.Gaussian(torch.zeros(10), 1.0))
     with pytest.raises(ValueError, match=r"20 × 10"):
-        run(F.relu, ua.Gaussian(torch.zeros(10), 1.0))
+        _ = run(F.relu, ua.Gaussian(torch.zeros(10), 1.0)).loc
 
 
 def test_rules_that_are_not_what_they_say_are_refused() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import uaprop as ua
 from uaprop.methods.progress import Progress
+from uaprop.numerics.chance import seeded
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_seed_decides(model: nn.Module, x: ua.Gaussian) -> None:
 
 def test_samples_match_a_plain_loop(model: nn.Module, x: ua.Gaussian) -> None:
     y = ua.propagate(model, x, method="samples", samples=30, seed=4, chunk=30)
-    generator = torch.Generator().manual_seed(4)
+    generator = seeded(4)
     noise = torch.randn(256, 5, 4, generator=generator, dtype=torch.float64)[:30]
     draws = x.loc + x.std * noise
     outputs = torch.stack([model(draw) for draw in draws])

@@ -12,8 +12,11 @@ from torch import Tensor
 import uaprop as ua
 from uaprop.registry import all_rules
 
-from .cases import CASES, ELSEWHERE, Case
+from .cases import CASES, ELSEWHERE, FOREIGN, Case
 from .oracles import brute_force, random_input, z_scores
+
+# What torch.vmap cannot vectorise, and Monte Carlo draws one by one.
+SLOW = {"lstm", "gru", "rnn_relu", "lstm_cell", "gru_cell", "bilinear"}
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -24,9 +27,9 @@ def of_kind(*kinds: str) -> Any:
 
 
 def test_every_rule_has_a_case() -> None:
-    rules = {entry.name for _, entry in all_rules()}
+    rules = {entry.name for _, entry in all_rules()} - FOREIGN
     covered = {case.rule for case in CASES} | ELSEWHERE
-    assert rules <= covered, f"rules without a case in tests/cases.py: {sorted(rules - covered)}"
+    assert rules <= covered, f"rules without a case in tests/cases: {sorted(rules - covered)}"
     assert covered <= rules, f"cases without a rule: {sorted(covered - rules)}"
 
 
@@ -54,12 +57,13 @@ def test_moments_agree_with_monte_carlo(case: Case) -> None:
 def test_vector_functions_are_close_to_monte_carlo(case: Case) -> None:
     x = random_input(case.shape)
     y = case.call(x)
-    truth = ua.propagate(case.call, x, method="samples", samples=60_000)
-    floor = 4 / (2 * 60_000) ** 0.5
+    count = 15_000 if case.rule in SLOW else 60_000
+    truth = ua.propagate(case.call, x, method="samples", samples=count)
+    floor = 4 / (2 * count) ** 0.5
     std_error = (y.std / truth.std - 1).abs().max()
     mean_error = ((y.loc - truth.loc).abs() / truth.std).max()
     assert std_error < case.tolerance + floor
-    assert mean_error < case.tolerance + 4 / 60_000**0.5
+    assert mean_error < case.tolerance + 4 / count**0.5
 
 
 @every_case
@@ -71,7 +75,7 @@ def test_zero_variance_is_torch_exactly(case: Case) -> None:
     plain = case.call(mean.clone())
     exact = case.rule not in ("einsum", "addmm", "baddbmm", "pow", "matmul", "conv2d", "linear")
     # the reflected method of torch multiplies by a reciprocal
-    tolerance = 0.0 if exact and case.label != "method" else 1e-14
+    tolerance = 0.0 if exact and not case.rounds and case.label != "method" else 1e-14
     torch.testing.assert_close(y.loc, plain, rtol=tolerance, atol=tolerance)
     assert y.cov.var.shape == plain.shape
     assert torch.count_nonzero(y.cov.var) == 0
@@ -111,7 +115,9 @@ def test_smaller_dtypes_follow_float64(case: Case, dtype: torch.dtype) -> None:
     if case.rule in ("double", "type_as", "to", "float", "half", "bfloat16"):
         pytest.skip("the operation sets the dtype")
     if dtype != torch.float32 and (
-        case.rule in ("interpolate", "avg_pool3d") or "conv" in case.rule
+        case.rule in ("interpolate", "avg_pool3d", "lp_pool3d", "grid_sample")
+        or "conv" in case.rule
+        or case.rule.endswith("_aa")
     ):
         pytest.skip("torch has no such kernel for every dtype on a CPU, or rounds within it")
     x = random_input(case.shape)

@@ -6,11 +6,11 @@
 """
 
 from . import kinds, nn, pytrees  # noqa: F401, pytrees registers Gaussians with torch
-from .check import compare, flip_probability
+from .check import compare, coverage, flip_probability
+from .dispatch.extend import rule
 from .errors import UnsupportedOperation
 from .gaussian import Gaussian
 from .methods import Calibration, calibrate, propagate
-from .registry import rule
 
 __version__ = "0.1.0"
 
@@ -20,6 +20,7 @@ __all__ = [
     "UnsupportedOperation",
     "calibrate",
     "compare",
+    "coverage",
     "flip_probability",
     "kinds",
     "nn",

@@ -17,18 +17,36 @@ class UnsupportedOperation(NotImplementedError):
     Attributes:
         operation: torch's name of the operation.
         module: dotted path of the innermost module that called it, or "" outside of a module.
+        smooth: False for an operation whose derivative says nothing of its answer, such as a comparison:
+            it cannot be linearised either.
     """
 
-    def __init__(self, operation: str, *, reason: str = "", remedy: str = "", module: str = ""):
+    def __init__(
+        self,
+        operation: str,
+        *,
+        reason: str = "",
+        remedy: str = "",
+        module: str = "",
+        smooth: bool = True,
+    ) -> None:
         self.operation = operation
         self.reason = reason
         self.remedy = remedy
         self.module = module
+        self.smooth = smooth
         super().__init__(operation)
 
     def __reduce__(self) -> tuple[Callable[..., UnsupportedOperation], tuple[()]]:
-        fields = {"reason": self.reason, "remedy": self.remedy, "module": self.module}
-        return functools.partial(UnsupportedOperation, self.operation, **fields), ()
+        again = functools.partial(
+            UnsupportedOperation,
+            self.operation,
+            reason=self.reason,
+            remedy=self.remedy,
+            module=self.module,
+            smooth=self.smooth,
+        )
+        return again, ()
 
     def __str__(self) -> str:
         place = f" in module '{self.module}'" if self.module else ""

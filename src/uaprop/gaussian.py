@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .boundary import as_factors, as_mean, as_spread, check_spread
 from .covariance import Covariance, Diagonal, Factors, Sources
-from .dispatch import Handle, apply
+from .dispatch import Handle, admit_imported, apply
 from .numerics.moments import root
 from .operators import Operators
 from .provenance import Explained, Provenance
@@ -67,6 +67,7 @@ class Gaussian(Explained, Operators, Handle):
                 "broadcast"
             ) from None
         self._hold(loc, Diagonal(variance))
+        admit_imported()
 
     def _hold(self, loc: Tensor, cov: Covariance) -> None:
         super()._hold(loc, cov)
@@ -121,17 +122,17 @@ class Gaussian(Explained, Operators, Handle):
     @property
     def dtype(self) -> torch.dtype:
         """The mean's dtype."""
-        return self.loc.dtype
+        return self._loc.dtype
 
     @property
     def device(self) -> torch.device:
         """The mean's device."""
-        return self.loc.device
+        return self._loc.device
 
     @property
     def layout(self) -> torch.layout:
         """The mean's layout."""
-        return self.loc.layout
+        return self._loc.layout
 
     @property
     def requires_grad(self) -> bool:
@@ -141,7 +142,7 @@ class Gaussian(Explained, Operators, Handle):
     @property
     def is_cuda(self) -> bool:
         """Whether the mean is on a CUDA device."""
-        return self.loc.is_cuda
+        return self._loc.is_cuda
 
     @property
     def T(self) -> Gaussian:  # noqa: N802, torch's own name
@@ -163,7 +164,7 @@ class Gaussian(Explained, Operators, Handle):
 
     def numel(self) -> int:
         """The number of elements."""
-        return self.loc.numel()
+        return self._loc.numel()
 
     def covariance(self) -> Tensor:
         """The dense covariance of each batch element.
@@ -176,7 +177,8 @@ class Gaussian(Explained, Operators, Handle):
         return dense
 
     def with_provenance(self, provenance: Provenance) -> Gaussian:
-        """The same value with an account of where it comes from."""
+        """The same value with an account of where it comes from; nothing is left for later."""
+        _ = self.cov
         self._provenance = provenance
         return self
 

@@ -50,6 +50,11 @@ class Random(ABC):
         return None
 
     @property
+    def raised(self) -> tuple[Random, Callable[[Random], Random]] | None:
+        """What this is an increasing function of, and the function; see ``Elementwise.increasing``."""
+        return None
+
+    @property
     def shape(self) -> torch.Size:
         """The shape."""
         return self.loc.shape
@@ -74,12 +79,15 @@ class Linear:
         affine: the whole map, on their means.
         linear: its linear part ``A``, on anything that adds up (probes, gradients).
         squared: ``A`` with every coefficient squared, on variances of independent elements.
+        increasing: whether every output element increases with its own input element and depends on no
+            other, and in the same way all over a channel.
     """
 
     inputs: tuple[Random, ...]
     affine: Callable[..., Tensor]
     linear: Callable[..., Tensor]
     squared: Callable[..., Tensor]
+    increasing: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,12 +116,15 @@ class Elementwise:
             ask for it.
         kinks: of a piecewise linear ``f`` the places where its slope jumps, and by how much: numbers,
             or tensors that broadcast to the output.
+        increasing: whether ``f`` never decreases, and is the same all over a channel. Then
+            ``max f(x) = f(max x)``, and a maximum is better taken first: of what is nearly Gaussian.
     """
 
     inputs: tuple[Random]
     moments: Callable[[Tensor, Tensor], Moments]
     function: Callable[[Tensor], Tensor] | None = None
     kinks: tuple[tuple[float | Tensor, float | Tensor], ...] = ()
+    increasing: bool = False
 
 
 @dataclass(frozen=True)

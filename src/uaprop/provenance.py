@@ -27,6 +27,9 @@ class Provenance:
         method: the method's name.
         options: its options, defaults included.
         reason: why it was chosen, if the caller left the choice to ``"auto"``.
+        entrance: how the model was run, if not by calling it: captured as a graph, and why.
+        linearised: operations without a rule that were replaced by their derivative at the mean, with
+            the module that called them; see ``unsupported=`` of :func:`~uaprop.propagate`.
         standard_error: of mean and standard deviation, if the method knows it.
         shares: for every Gaussian input a function that gives the part of an output's variance that each of
             its elements causes; empty if the method does not say.
@@ -35,13 +38,17 @@ class Provenance:
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+    entrance: str = ""
+    linearised: tuple[str, ...] = ()
     standard_error: StandardError | None = field(default=None, repr=False)
     shares: tuple[Callable[[int, int | None], Tensor], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         reason = f": {self.reason}" if self.reason else ""
-        return f"{self.method}({options}){reason}"
+        entrance = f"; {self.entrance}" if self.entrance else ""
+        linearised = f"; linearised: {', '.join(self.linearised)}" if self.linearised else ""
+        return f"{self.method}({options}){reason}{entrance}{linearised}"
 
 
 class Explained:

@@ -5,13 +5,15 @@ Every test over rules runs over this table, and one test fails if a rule has no 
 
 from __future__ import annotations
 
-from . import core, extremes, normalise, positive, sequence
+from . import aten, core, extremes, normalise, positive, sequence
 from .table import Case, constant, like
 
-__all__ = ["CASES", "ELSEWHERE", "Case", "constant", "like"]
+__all__ = ["CASES", "ELSEWHERE", "FOREIGN", "Case", "constant", "like"]
 
 CASES = [
-    case for module in (core, positive, normalise, extremes, sequence) for case in module.T.cases
+    case
+    for module in (core, aten, positive, normalise, extremes, sequence)
+    for case in module.T.cases
 ]
 
 # Rules whose answer is not random, or that always refuse; each has a test of its own.
@@ -19,5 +21,10 @@ ELSEWHERE = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
     "new_ones", "new_full", "new_empty", "new_tensor", "is_floating_point", "is_complex", "numel",
     "is_contiguous", "stride", "element_size", "get_device", "storage_offset",
-    "max_pool_with_indices", "sigmoid_of_the_report", "cuda", "decision",
+    "adaptive_max_pool_with_indices", "running_product", "affine_grid", "rrelu", "max_pool_with_indices",
+    "aten_size", "aten_metadata", "sigmoid_of_the_report", "marginals", "cuda", "decision",
+    "left_aligned", "pack_padded_sequence",
 }  # fmt: skip
+
+# Rules for functions of other packages, registered when those are imported; tests/models has their tests.
+FOREIGN = {"stochastic_depth", "drop_path", "_left_out"}

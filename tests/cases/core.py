@@ -66,7 +66,7 @@ T.add("batch_norm", lambda x: F.batch_norm(x, like(constant(3), x), like(constan
 
 # ------------------------------------------------------------------ products
 T.add("matmul", lambda x: torch.matmul(x, like(constant(4, 5), x)), (2, 3, 4))
-T.add("matmul", lambda x: like(constant(5, 3), x) @ x, (2, 3, 4), label="left")
+T.add("matmul_method", lambda x: like(constant(5, 3), x) @ x, (2, 3, 4))
 T.add("mm", lambda x: torch.mm(x, like(constant(4, 2), x)), (3, 4))
 T.add("bmm", lambda x: torch.bmm(like(constant(2, 3, 4), x), x), (2, 4, 2))
 T.add("addmm", lambda x: torch.addmm(like(constant(2), x), x, like(constant(4, 2), x), alpha=0.5),

@@ -21,6 +21,7 @@ class Case:
     kind: str = "linear"  # linear (and select), elementwise, joint, bilinear, noise, query
     label: str = ""
     tolerance: float = 0.0  # for approximate moments: allowed relative error of the std
+    rounds: bool = False  # composed of other operations, so torch's own result to rounding only
 
     @property
     def name(self) -> str:

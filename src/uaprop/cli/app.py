@@ -74,3 +74,23 @@ def figures(
     from .figures import run
 
     run(out)
+
+
+@app.command()
+def coverage(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="torchvision:NAME, timm:NAME, transformers:TYPE or :FOLDER with a config.json, "
+            "FILE.pt2 of torch.export, or package.module:callable."
+        ),
+    ],
+    shape: Annotated[
+        str | None, typer.Option(help="Shape of the input, such as 1,3,224,224.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List every operation of a model, its rule, and whether its moments are exact."""
+    from .coverage import run
+
+    run(model, shape, json)

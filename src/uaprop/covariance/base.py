@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Random, Select
 
 __all__ = ["Covariance", "Result", "composed", "per_batch_element", "rearranged"]
@@ -28,10 +29,28 @@ class Covariance(ABC):
     needs_functions: ClassVar[bool] = False
     """Whether it takes plain functions, and so operations that have no rule (``anything``)."""
 
+    defers: ClassVar[bool] = True
+    """Whether an increasing function may wait, lest a maximum follow (``Elementwise.increasing``)."""
+
     @classmethod
     def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
         """Pass through a plain function; only where ``needs_functions``."""
         raise NotImplementedError
+
+    @classmethod
+    def linearised(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
+        """Pass through a plain function by its derivative at the mean.
+
+        Mean and covariance, or a tuple of them and of what is None if the function returns several.
+
+        Raises:
+            UnsupportedOperation: if this representation cannot.
+        """
+        raise UnsupportedOperation(
+            "an operation without a rule",
+            reason=f"a {cls.__name__.lower()} covariance cannot pass through its derivative",
+            remedy='Use unsupported="linearise" with method="sketch" or "adjoint".',
+        )
 
     @property
     @abstractmethod

@@ -59,6 +59,8 @@ class Calibrated(Diagonal):
 
     __slots__ = ("tally",)
 
+    defers = False  # places are counted in the model's order
+
     def __init__(self, var: Tensor, tally: Tally) -> None:
         super().__init__(var)
         self.tally = tally

@@ -28,6 +28,7 @@ class Ensemble(Covariance):
     __slots__ = ("values",)
 
     needs_functions = True
+    defers = False  # draws take maxima as they are
 
     def __init__(self, values: Tensor) -> None:
         self.values = values

@@ -24,6 +24,7 @@ from torch import Tensor
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from ..numerics.moments import root
 from .base import Covariance, Result, composed, per_batch_element
+from .derivative import along, floating
 from .response import with_gain
 from .sources import Sources, coded, signed, signed_by_position
 from .stacked import across, expanded, sum_of_squares
@@ -185,10 +186,20 @@ class Factors(Covariance):
             return result
         sources = x.cov.sources
         with _tracking(sources):
-            values = across(
-                lambda p: torch.func.jvp(kind.function, (x.loc,), (p,))[1], x.cov.values
-            )
+            (values,) = along(kind.function, (x.loc,), [x.cov.values])
         return kind.function(x.loc), cls(values, sources)
+
+    @classmethod
+    def linearised(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
+        """Each source's factor along the derivative at the mean."""
+        sources, stacks = _aligned(inputs)
+        at = tuple(x.loc for x in inputs)
+        value = function(*at)
+        means = floating(value)
+        with _tracking(sources):
+            slopes = iter(along(function, at, stacks))
+        found = [None if m is None else (m, cls(next(slopes), sources)) for m in means]
+        return tuple(found) if isinstance(value, tuple | list) else found[0]
 
     @classmethod
     def noise(cls, kind: Noise) -> Result:

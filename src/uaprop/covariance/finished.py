@@ -23,6 +23,8 @@ class Finished(Covariance):
 
     __slots__ = ("_dense", "_var")
 
+    defers = False  # what is refused is refused at once
+
     def __init__(self, var: Tensor, dense: Tensor | None = None) -> None:
         self._var = var
         self._dense = dense

@@ -9,6 +9,7 @@ nonlinearity tensors are not Gaussian any more, and are treated as if they were.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from ..numerics.bivariate import Residual
 from .base import Covariance, Result, composed
+from .derivative import floating
 from .quadratic import bilinear_matches, product_mean, taylor
 from .residuals import Products, Scalar, residual_term
 from .selection import chosen, numbered
@@ -199,6 +201,14 @@ class Full(Covariance):
         shift, own = taylor(kind.function, x.loc, x.cov.matrix(), mean.numel())
         mean = mean + shift.view(mean.shape)
         return mean, cls({**maps, Term(own, x.cov.maps): _identity(mean)}, mean)
+
+    @classmethod
+    def linearised(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
+        """As any map of a whole vector: to second order, even."""
+        if len(inputs) > 1:
+            return super().linearised(inputs, function)
+        (mean,) = floating(function(inputs[0].loc))
+        return cls.joint(Joint((inputs[0],), function, lambda m, v: (mean, v)))
 
     @classmethod
     def noise(cls, kind: Noise) -> Result:

@@ -7,6 +7,8 @@ import functools
 import torch
 from torch import Tensor
 
+from ..numerics.chance import mixed, seeded
+
 __all__ = ["Sources", "coded", "decoded", "signed", "signed_by_position"]
 
 
@@ -25,7 +27,7 @@ class Sources:
     def __init__(self, count: int, seed: int = 0, linearised: bool = False) -> None:
         self.count = count
         self.seed = seed
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = seeded(seed)
         self.linearised = linearised
         self.coded = False
         self.taken = 0  # codes that are in use
@@ -35,7 +37,7 @@ class Sources:
 
         They come from another seed than the signs of the inputs' probes, which they would repeat.
         """
-        self.generator.manual_seed(self.seed ^ 0x5DEECE66D)
+        self.generator.manual_seed(mixed(self.seed, 1))
 
     def partners(self) -> Tensor:
         """For each source another one: nobody is chosen twice.

@@ -2,6 +2,7 @@
 
 from .. import rules as rules  # fills the registry
 from .apply import apply
+from .branches import admit, admit_imported
 from .handle import Handle
 
-__all__ = ["Handle", "apply"]
+__all__ = ["Handle", "admit", "admit_imported", "apply"]

@@ -18,6 +18,7 @@ from .functions import plain_function, random_arguments
 from .handle import Handle
 from .place import calling_module
 from .spellings import IN_PLACE, Operation, name_of, resolve
+from .watch import Event, Watch, current
 
 __all__ = ["apply"]
 
@@ -39,11 +40,19 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
 
     Raises:
         UnsupportedOperation: if there is no rule, or the rule has no answer for these arguments.
+        TypeError: if the operation is compiled by TorchScript.
     """
     rule, inplace = resolve(operation)
+    watch = current()
+    mark = 0 if watch is None else len(watch.events)
+    if rule is None and isinstance(operation, torch._C.ScriptMethod):
+        raise TypeError(
+            f"{calling_module() or 'a model'} is compiled by TorchScript and takes tensors only; "
+            "ua.propagate captures such a model with torch.export"
+        )
     if rule is None:
         unknown = UnsupportedOperation(name_of(operation), module=calling_module())
-        return _without_rule(operation, args, kwargs, wrap, unknown)
+        return _without_rule(operation, args, kwargs, wrap, unknown, Event(operation, "", None))
     inplace = inplace or bool(kwargs.get("inplace", False))
     target = args[0] if inplace else None
     try:
@@ -63,20 +72,32 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
         if isinstance(answer, Elementwise) and answer.inputs[0].cov.needs_functions:
             function = plain_function(operation, args, kwargs, answer.inputs, inplace)
             answer = replace(answer, function=function)
-        result = _realise(answer, wrap) if isinstance(answer, _KINDS) else answer
+        kind = answer if isinstance(answer, _KINDS) else None
+        if isinstance(kind, Elementwise | Linear) and kind.increasing and _may_wait(kind):
+            function = plain_function(operation, args, kwargs, kind.inputs, False)
+            result: Any = _deferred(kind, function, wrap)
+        else:
+            result = answer if kind is None else _realise(kind, wrap)
     except UnsupportedOperation as error:
         refusal = UnsupportedOperation(
             error.operation or name_of(operation),
             reason=error.reason,
             remedy=error.remedy,
             module=error.module or calling_module(),
+            smooth=error.smooth,
         )
-        if inplace:
+        if watch is not None:
+            watch.since(mark)
+        if inplace and (watch is None or watch.stand_in is None):
             raise refusal from None
-        return _without_rule(operation, args, kwargs, wrap, refusal)
+        return _without_rule(operation, args, kwargs, wrap, refusal, Event(operation, "", rule))
+    if watch is not None and watch.record:
+        parts = watch.since(mark)
+        same = any(result is arg for arg in args)
+        watch.events.append(Event(operation, calling_module(), rule, kind, parts, same))
     if target is None:
         return result
-    if result is not target:
+    if result is not target and not target.become(result):
         loc, cov = result.loc, result.cov
         if loc.dtype != target.loc.dtype:
             result = result.to(target.loc.dtype)
@@ -91,20 +112,34 @@ def _without_rule(
     kwargs: dict[str, Any],
     wrap: Wrap,
     refusal: UnsupportedOperation,
+    event: Event,
 ) -> Any:
     """The answer of a covariance that takes any differentiable function, or the refusal."""
     inputs = random_arguments(args, kwargs)
     representation = type(inputs[0].cov)
-    if not representation.needs_functions or operation in IN_PLACE:
+    watch = current() or Watch()
+    if watch.stand_in is not None:
+        watch.events.append(replace(event, place=refusal.module, refusal=refusal))
+        return watch.stand_in(operation, args, kwargs, inputs)
+    if operation in IN_PLACE:
         raise refusal from None
     function = plain_function(operation, args, kwargs, inputs, False)
+    if representation.needs_functions:
+        through = representation.anything
+    elif watch.linearise and refusal.smooth:
+        through = representation.linearised
+    else:
+        raise refusal from None
     try:
-        result = representation.anything(inputs, function)
-        if isinstance(result[0], Tensor):
-            return wrap(*result)
-        return tuple(None if part is None else wrap(*part) for part in result)
+        result = through(inputs, function)
     except (TypeError, AttributeError) as error:  # no floating-point tensor, or several
         raise refusal from error
+    if through == representation.linearised:
+        place = f" in module '{refusal.module}'" if refusal.module else ""
+        watch.linearised.setdefault(f"{refusal.operation}{place}")
+    if isinstance(result[0], Tensor):
+        return wrap(*result)
+    return tuple(None if part is None else wrap(*part) for part in result)
 
 
 def _call(rule: Rule, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -120,6 +155,35 @@ def _call(rule: Rule, operation: Operation, args: tuple[Any, ...], kwargs: dict[
                 remedy="Call it with the arguments of its usual form.",
             ) from error
         raise
+
+
+def _may_wait(kind: Elementwise | Linear) -> bool:
+    """Whether to keep back an increasing function: a linear one only behind another."""
+    (x,) = kind.inputs
+    if torch.compiler.is_compiling() or not isinstance(x, Handle):
+        return False
+    waiting = x.raised is not None
+    return waiting if isinstance(kind, Linear) else type(x.cov).defers
+
+
+def _deferred(kind: Elementwise | Linear, function: Callable[..., Any], wrap: Wrap) -> Handle:
+    """The value of an increasing function, computed when asked for.
+
+    Computed from what its operand is now: that may be written to meanwhile.
+
+    Returns:
+        A handle that knows what it is a function of.
+    """
+    (x,) = kind.inputs
+    given, before = x.raised or (x, None)
+    if before is None:
+        x = wrap(x.loc, x.cov)
+        given, whole = x, function
+    else:
+        whole = lambda value, first=before: function(first(value))  # noqa: E731
+    value = wrap(given.loc, given.cov)
+    value.defer(lambda: type(x.cov).through(replace(kind, inputs=(x,))), whole)
+    return value
 
 
 def _realise(kind: Kind, wrap: Wrap) -> Any:

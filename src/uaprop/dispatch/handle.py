@@ -30,16 +30,32 @@ class _View:
         self.version = version
 
 
-class Handle(Random):
-    """A mean and a covariance that an in-place operation can replace."""
+class _Later:
+    """A value still to be computed from another, which stands in its place until then."""
 
-    __slots__ = ("_cov", "_loc", "_origin", "_version", "_view")
+    __slots__ = ("compute", "function", "gradients")
+
+    def __init__(self, compute: Callable[[], Any], function: Callable[[Any], Any]) -> None:
+        self.compute = compute
+        self.function = function
+        self.gradients = torch.is_grad_enabled()
+
+
+class Handle(Random):
+    """A mean and a covariance that an in-place operation can replace.
+
+    The value of an increasing function may be computed *later*, when somebody asks for it: a maximum asks
+    for what the function was given instead (``raised``). Until then the handle holds that.
+    """
+
+    __slots__ = ("_cov", "_later", "_loc", "_origin", "_version", "_view")
 
     _loc: Tensor
     _cov: Any
     _version: int
     _view: _View | None
     _origin: _View | None
+    _later: _Later | None
 
     def _hold(self, loc: Tensor, cov: Any) -> None:
         self._loc = loc
@@ -47,10 +63,13 @@ class Handle(Random):
         self._version = 0
         self._view = None
         self._origin = None
+        self._later = None
 
     @property
     def loc(self) -> Tensor:
         """The mean, as a plain tensor."""
+        if self._later is not None:
+            self._settle(self._later)
         if self._view is not None:
             self._refresh(self._view)
         return self._loc
@@ -58,9 +77,51 @@ class Handle(Random):
     @property
     def cov(self) -> Any:
         """The covariance's representation."""
+        if self._later is not None:
+            self._settle(self._later)
         if self._view is not None:
             self._refresh(self._view)
         return self._cov
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape; the same before and after."""
+        return self._loc.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self._loc.ndim
+
+    def defer(self, compute: Callable[[], Any], function: Callable[[Any], Any]) -> None:
+        """Compute this value when asked for, and let it be what ``function`` is given until then."""
+        self._later = _Later(compute, function)
+
+    @property
+    def raised(self) -> tuple[Random, Callable[[Random], Random]] | None:
+        """What this is an increasing function of, as long as it is not computed, and the function."""
+        if self._later is None:
+            return None
+        given = type(self).__new__(type(self))
+        given._hold(self._loc, self._cov)
+        return given, self._later.function
+
+    def _settle(self, later: _Later) -> None:
+        self._later = None
+        with torch.set_grad_enabled(later.gradients):
+            self._loc, self._cov = later.compute()
+
+    def become(self, other: Handle) -> bool:
+        """Become what another handle is, later, if that is still open and this is no view.
+
+        Returns:
+            Whether it did.
+        """
+        if other._later is None or self._view is not None:
+            return False
+        self._loc, self._cov, self._later = other._loc, other._cov, other._later
+        self._version += 1
+        return True
 
     def _refresh(self, view: _View) -> None:
         parent = view.parent
@@ -101,7 +162,7 @@ class Handle(Random):
         view = self._view
         if view is not None:
             self._refresh(view)
-        self._loc, self._cov = loc, cov
+        self._loc, self._cov, self._later = loc, cov, None
         self._version += 1
         if view is not None:
             view.parent.assign(*_placed(view.parent, self, view.cut))

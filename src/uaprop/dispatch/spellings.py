@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ..registry import Rule, lookup
+from .aten import is_operator, rule_of_operator
 
 __all__ = ["IN_PLACE", "name_of", "resolve"]
 
@@ -17,6 +18,8 @@ Operation = Callable[..., Any]
 
 def name_of(operation: Operation) -> str:
     """The name people know an operation by, such as ``torch.nn.functional.relu``."""
+    if is_operator(operation):
+        return f"torch.ops.{operation}"
     name = getattr(operation, "__name__", repr(operation))
     for owner, prefix in (
         (torch, "torch"),
@@ -28,7 +31,7 @@ def name_of(operation: Operation) -> str:
     for candidate, value in vars(F).items():  # boolean_dispatch hides the name
         if value is operation:
             return f"torch.nn.functional.{candidate}"
-    return name
+    return torch.overrides.resolve_name(operation) or name
 
 
 def _in_place_forms() -> dict[Operation, list[Operation]]:
@@ -65,6 +68,8 @@ def resolve(operation: Operation) -> tuple[Rule | None, bool]:
     found = lookup(operation)
     if found is not None:
         return found, operation in _ALWAYS_IN_PLACE
+    if is_operator(operation):
+        return rule_of_operator(operation)
     for method, known in _PYTHON_METHODS:
         if operation is method:
             return known, False

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import UnsupportedOperation
 from .arguments import Arguments, is_gaussian
+from .entrance import either_way, with_notes
 from .hybrid import hybrid
 from .options import whole_number
 from .response import chosen
@@ -65,7 +66,12 @@ def auto(
             "rank": rank,
         }
         try:
-            answer = hybrid(model, args, kwargs, chunk=chunk, **options)
+            answer, entrance = either_way(
+                model,
+                Arguments(args, kwargs),
+                lambda way: hybrid(way, args, kwargs, chunk=chunk, **options),
+            )
+            answer = with_notes(answer, entrance, ())
             how = "few enough for a backward pass each" if rank is None else "along main directions"
             return _because(answer, f"{wanted} outputs, {how}")
         except (RuntimeError, TypeError, AttributeError) as error:  # it did run on plain tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,35 +19,42 @@ from torch.utils import _pytree as pytree
 from ..covariance import Calibrated, Fitting
 from ..covariance.calibrated import channelwise
 from ..gaussian import Gaussian
+from ..numerics.chance import mixed, seeded
 from .arguments import Arguments, is_gaussian
+from .levels import Levels, levelled, slope
 from .options import whole_number
 
 __all__ = ["Calibration", "calibrate"]
 
-_FORMAT = "uaprop calibration 1"
+_FORMAT = "uaprop calibration 2"
 _OUTPUT = "Output"
 _ELEMENTS = 16  # of each weight that tell one model from another
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """One factor for every channel at every place where the diagonal method uses a variance.
+    """A factor for every channel, and a power law, wherever the diagonal method uses a variance.
 
     Made by :func:`calibrate`; used by ``ua.propagate(model, x, method="calibrated", calibration=…)``.
 
     Attributes:
         factors: ``(channels,)`` for each place, in the order of the pass.
+        slopes: ``(places,)``, by which power of an input's level its variances are multiplied.
+        levels: ``(places, 3)``, the average, least and greatest level of the inputs it was fitted to.
         places: what kind of operation is there.
         model: a fingerprint of the model's weights.
     """
 
     factors: tuple[Tensor, ...]
+    slopes: Tensor
+    levels: Tensor
     places: tuple[str, ...]
     model: str
 
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file."""
         tensors = {f"{i:05d}": factor.contiguous() for i, factor in enumerate(self.factors)}
+        tensors |= {"slopes": self.slopes.contiguous(), "levels": self.levels.contiguous()}
         told = {"format": _FORMAT, "places": json.dumps(self.places), "model": self.model}
         save_file(tensors, str(path), metadata=told)
 
@@ -64,8 +72,10 @@ class Calibration:
             told = file.metadata() or {}
             if told.get("format") != _FORMAT:
                 raise ValueError(f"{path} is no calibration of this version of uaprop")
-            factors = tuple(file.get_tensor(name) for name in sorted(file.keys()))
-        return cls(factors, tuple(json.loads(told["places"])), told["model"])
+            stored = {name: file.get_tensor(name) for name in sorted(file.keys())}
+        slopes, levels = stored.pop("slopes"), stored.pop("levels")
+        places = tuple(json.loads(told["places"]))
+        return cls(tuple(stored.values()), slopes, levels, places, told["model"])
 
     def __repr__(self) -> str:
         count = sum(factor.numel() for factor in self.factors)
@@ -86,24 +96,52 @@ def fingerprint(model: Callable[..., Any]) -> str:
 
 
 class _Fit:
-    """A tally that learns: at each place the factor that makes the variances right on average."""
+    """A tally that learns: at each place what makes the variances right on average."""
 
-    def __init__(self) -> None:
+    def __init__(self, samples: int) -> None:
         self.factors: list[Tensor] = []
+        self.laws: list[list[float]] = []
         self.places: list[str] = []
+        self.levels = Levels()
+        self.freedom = samples - 1
 
     def corrected(self, place: str, cov: Any) -> Tensor:
         """The variances times their new factors."""
         var, true = cov.var, cov.draws.var(0)
+        level = self.levels.of(var)
+        law = [0.0, 0.0, 0.0, 0.0]
+        if level is not None:
+            short = _short(place, var * channelwise(self._factor(place, var, true), var), true)
+            law = [slope(level, short), float(level.mean()), *map(float, level.aminmax())]
+        var = levelled(var, level, *law)
+        self.factors.append(self._factor(place, var, true))
+        self.laws.append(law)
+        self.places.append(place)
+        return var * channelwise(self.factors[-1], var)
+
+    def _factor(self, place: str, var: Tensor, true: Tensor) -> Tensor:
         known = (var > 0) & (true > 0)
         ratio = torch.where(known, true / torch.where(known, var, 1), 1)
-        if place == _OUTPUT:  # in the middle of what single answers need
-            factor = torch.exp(_per_channel(torch.log(ratio), known))
-        else:  # what makes the sum right, which is what the next layer takes
-            factor = _per_channel(ratio, torch.where(known, var, 0))
-        self.factors.append(factor)
-        self.places.append(place)
-        return var * channelwise(factor, var)
+        if place != _OUTPUT:  # what makes the sum right, which is what the next layer takes
+            return _per_channel(ratio, torch.where(known, var, 0))
+        # what makes std/σ right on average, which is what single answers need
+        return (_per_channel(ratio.rsqrt(), known) / _inverse_chi(self.freedom)).pow(-2)
+
+
+def _inverse_chi(freedom: int) -> float:
+    """How much too large 1/σ is on average, if σ is estimated with so many degrees of freedom."""
+    if freedom < 2:
+        return 1.0
+    return (
+        math.exp(math.lgamma((freedom - 1) / 2) - math.lgamma(freedom / 2)) * (freedom / 2) ** 0.5
+    )
+
+
+def _short(place: str, var: Tensor, true: Tensor) -> Tensor:
+    """What the logarithms of each input's variances lack; not a number where there are none."""
+    if place == _OUTPUT:
+        return (true / var).log().nan_to_num(0, 0, 0).flatten(1).mean(1)
+    return (true.flatten(1).sum(1) / var.flatten(1).sum(1)).log()
 
 
 def _per_channel(values: Tensor, weights: Tensor) -> Tensor:
@@ -122,43 +160,48 @@ class Correction:
     def __init__(self, calibration: Calibration) -> None:
         self.calibration = calibration
         self.count = 0
+        self.misfit = ""
+        self.levels = Levels()
+        laws = torch.cat([calibration.slopes.unsqueeze(1), calibration.levels], 1)
+        self.laws: list[list[float]] = laws.tolist()
 
     def corrected(self, place: str, cov: Any) -> Tensor:
-        """The variances times this place's factors.
+        """The variances times this place's factors and power law.
+
+        Where the calibration has something else at this place, :meth:`finish` tells: an error from
+        here would look like one of the model's.
 
         Returns:
             The corrected variances.
-
-        Raises:
-            ValueError: if the calibration has something else at this place.
         """
         var, number = cov.var, self.count
         self.count += 1
         channels = var.shape[1] if var.ndim > 1 else var.numel()
         places, factors = self.calibration.places, self.calibration.factors
+        level = self.levels.of(var)
         if number >= len(places):
-            raise ValueError(_MISFIT + f"it ends after {len(places)} places, the model goes on")
-        factor = factors[number].to(var)
-        if places[number] != place or factor.numel() != channels:
-            raise ValueError(
-                _MISFIT + f"at place {number} it has {factors[number].numel()} channels of "
+            self.misfit = self.misfit or f"it ends after {len(places)} places, the model goes on"
+        elif places[number] != place or factors[number].numel() != channels:
+            self.misfit = self.misfit or (
+                f"at place {number} it has {factors[number].numel()} channels of "
                 f"{places[number]}, the model {channels} of {place}"
             )
-        return var * channelwise(factor, var)
+        if self.misfit:
+            return var
+        var = levelled(var, level, *self.laws[number])
+        return var * channelwise(factors[number].to(var), var)
 
     def finish(self) -> None:
-        """Check that the model came to every place.
+        """Check that the model came to every place, and that each was as the calibration has it.
 
         Raises:
-            ValueError: if it did not.
+            ValueError: if not.
         """
-        if self.count != len(self.calibration.places):
-            raise ValueError(
-                _MISFIT + f"it has {len(self.calibration.places)} places, the model {self.count}"
-            )
-
-
-_MISFIT = "the calibration does not fit this model: "
+        places = len(self.calibration.places)
+        if not self.misfit and self.count != places:
+            self.misfit = f"it has {places} places, the model {self.count}"
+        if self.misfit:
+            raise ValueError(f"the calibration does not fit this model: {self.misfit}")
 
 
 def calibrate(
@@ -174,9 +217,11 @@ def calibrate(
 
     Draws of the inputs go through the model, and the diagonal method beside them. Wherever the method
     is about to use a variance, its factor is the draws' variance over the method's, each summed over
-    batch and positions (at the outputs: the geometric mean of the ratios). The method goes on with the
-    corrected variance, so each place corrects only what was lost since the last. A few typical
-    inputs are enough. The factors depend little on the noise's size, but belong to these weights.
+    batch and positions (at the outputs: such that std/σ is 1 on average). What is lost also depends on
+    the input: with four inputs or more, a power of how much the variances have grown since the first
+    layer is fitted, too. The method goes on with the corrected variance, so each place corrects only
+    what was lost since the last. Some dozens of typical inputs are enough. The factors depend little on
+    the noise's size, but belong to these weights.
 
     Args:
         model: any callable on tensors, usually an ``nn.Module``.
@@ -202,18 +247,21 @@ def calibrate(
     arguments = Arguments.of(inputs)
     if not arguments.gaussians:
         raise TypeError("calibrate needs noisy inputs: give var or std, or ua.Gaussians")
-    generator = torch.Generator(arguments.gaussians[0].device).manual_seed(seed)
-    tally = _Fit()
+    generator = seeded(seed, device=arguments.gaussians[0].device)
+    tally = _Fit(samples)
 
     def start(x: Gaussian) -> Gaussian:
         draws = x.loc + x.cov.deviations(samples, generator)
         return Gaussian.from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
 
     with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(mixed(seed, 1))
         answer = arguments.run(model, [start(x) for x in arguments.gaussians])
         pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
-    return Calibration(tuple(tally.factors), tuple(tally.places), fingerprint(model))
+    laws = torch.tensor(tally.laws, dtype=torch.float64).reshape(-1, 4)
+    return Calibration(
+        tuple(tally.factors), laws[:, 0], laws[:, 1:], tuple(tally.places), fingerprint(model)
+    )
 
 
 def at_the_end(value: Any) -> Any:

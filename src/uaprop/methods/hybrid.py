@@ -10,11 +10,12 @@ from torch import Tensor
 
 from ..covariance import Ensemble
 from ..gaussian import Gaussian
+from ..numerics.chance import mixed, seeded
 from .arguments import Arguments
 from .options import whole_number, whole_numbers_if_given
 from .pooling import pooled
 from .response import Residual, Scheme, respond, stacked_output
-from .samples import centred, other_seed
+from .samples import centred
 
 __all__ = ["hybrid"]
 
@@ -60,7 +61,7 @@ def hybrid(
     whole_number("seed", seed, 0)
     whole_numbers_if_given(chunk=chunk, rank=rank)
     arguments = Arguments(args, kwargs)
-    generator = torch.Generator(arguments.gaussians[0].device).manual_seed(seed)
+    generator = seeded(seed, device=arguments.gaussians[0].device)
     with torch.no_grad():
         stacks = [centred(x.cov.deviations(samples, generator)) for x in arguments.gaussians]
 
@@ -71,7 +72,7 @@ def hybrid(
     options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
     scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank)
     with torch.random.fork_rng():  # for the model's own randomness
-        torch.manual_seed(other_seed(seed))
+        torch.manual_seed(mixed(seed, 1))
         return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..gaussian import Gaussian
+from ..numerics.chance import seeded
 from ..numerics.moments import root
 from .jacobian import jacobian, pullback, pushforward
 
@@ -108,23 +109,25 @@ def main_directions(
     stack: Tensor,
     rank: int,
 ) -> LinearPart:
-    """The response along the directions in which a stack of passes varies most.
+    """The response along random directions of the outputs, which find those in which it is large.
+
+    Directions that the passes themselves vary in would be cheaper to come by, and wrong: the passes would
+    look better explained than they are.
 
     Args:
         output: ``(batch, outputs)``.
         inputs: the leaves of its graph.
         gaussians: the inputs' distributions.
-        stack: ``(stack, batch, outputs)``, what the outputs were in several passes.
+        stack: ``(stack, batch, outputs)``, what the outputs were in several passes: their scales.
         rank: how many directions.
 
     Returns:
         The linear part.
     """
-    offsets = (stack - stack.mean(0)).detach()
-    scale = root(offsets.square().mean(0))
+    scale = root((stack - stack.mean(0)).detach().square().mean(0))
     unit = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1), 0)
-    _, _, directions = torch.linalg.svd((offsets * unit).transpose(0, 1), full_matrices=False)
-    cotangents = (directions[:, :rank] * unit.unsqueeze(1)).transpose(0, 1)
+    chance = torch.randn((rank, *output.shape), generator=seeded(rank, 2)).to(unit)
+    cotangents = chance * unit
     batch = len(output)
     rows = tuple(
         x.new_zeros(batch, len(cotangents), x.numel() // batch)

@@ -6,11 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch.export import ExportedProgram
+
+from ..dispatch.watch import Watch
 from .adjoint import adjoint
 from .arguments import Arguments
 from .auto import auto
 from .calibrated import calibrated
 from .diagonal import diagonal
+from .entrance import either_way, with_notes
 from .full import full
 from .hybrid import hybrid
 from .linear import linear
@@ -32,11 +36,23 @@ METHODS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def propagate(model: Callable[..., Any], x: Any, method: str = "auto", **options: Any) -> Any:
+def propagate(
+    model: Callable[..., Any] | ExportedProgram,
+    x: Any,
+    method: str = "auto",
+    *,
+    unsupported: str = "error",
+    **options: Any,
+) -> Any:
     """Carry a Gaussian input through a model.
 
+    A model that a Gaussian cannot pass through as it is, because it tests for tensors or is compiled by
+    TorchScript, is captured with ``torch.export`` and run operator by operator; the answer's
+    ``provenance.entrance`` says so.
+
     Args:
-        model: any callable on tensors, usually an ``nn.Module``; it is not changed.
+        model: any callable on tensors, usually an ``nn.Module``; it is not changed. Or a program of
+            ``torch.export``.
         x: a :class:`~uaprop.Gaussian`; or a tuple of positional or a dict of keyword arguments for the model,
             nested as it likes, in which any number are Gaussian and independent of each other.
         method: how much correlation to carry, and how.
@@ -50,17 +66,28 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "auto", **options
             - ``"linear"``: the Jacobian at the mean.
             - ``"full"``: the dense covariance of everything; for small networks.
             - ``"samples"``: Monte Carlo; no rules needed.
+        unsupported: what to do about an operation that has no rule. ``"error"`` raises
+            :class:`~uaprop.UnsupportedOperation`. ``"linearise"`` takes its derivative at the mean and
+            lists it in ``provenance.linearised``; for the methods that carry correlation by rules
+            (``"sketch"``, ``"adjoint"``, ``"full"``). Those that need no rules do not care.
         **options: the method's own, see the function of its name in :mod:`uaprop.methods`.
 
     Returns:
         What the model returns, with Gaussians in place of tensors: one, a tuple, a dict, …
 
     Raises:
-        ValueError: if there is no such method.
+        ValueError: if there is no such method, or ``unsupported`` is neither.
         TypeError: if there is no Gaussian in ``x``, or the method has no such option.
     """
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; choose from {', '.join(METHODS)}")
+    if unsupported not in ("error", "linearise"):
+        raise ValueError(f"unsupported must be 'error' or 'linearise', not {unsupported!r}")
+    if unsupported == "linearise" and method in ("diagonal", "calibrated"):
+        raise ValueError(
+            f"method {method!r} cannot linearise: a derivative mixes elements, and it keeps no "
+            'correlation between them; use method="sketch" or "adjoint"'
+        )
     run = METHODS[method]
     arguments = Arguments.of(x)
     if not arguments.gaussians:
@@ -81,4 +108,9 @@ def propagate(model: Callable[..., Any], x: Any, method: str = "auto", **options
         )
     if missing := [name for name, needed in allowed.items() if needed and name not in options]:
         raise TypeError(f"method {method!r} needs the option {missing[0]!r}")
-    return run(model, *arguments.filled(arguments.gaussians), **options)
+    args, kwargs = arguments.filled(arguments.gaussians)
+    with Watch(linearise=unsupported == "linearise") as watch:
+        answer, entrance = either_way(
+            model, arguments, lambda way: run(way, args, kwargs, **options)
+        )
+    return with_notes(answer, entrance, tuple(watch.linearised))

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..gaussian import Gaussian
+from ..numerics.chance import mixed, seeded
 from ..provenance import Provenance
 from .accumulate import Accumulator, same
 from .arguments import Arguments
 from .options import whole_number, whole_numbers_if_given
 from .progress import Progress
 
-__all__ = ["Batched", "Stream", "centred", "other_seed", "samples"]
+__all__ = ["Batched", "Stream", "centred", "samples"]
 
 _CHUNK_ELEMENTS = 2**18  # input elements that are in flight at once, by default
 
@@ -74,7 +75,7 @@ def samples(
         stream.centre(samples)
     totals: list[Accumulator] | None = None
     with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
-        torch.manual_seed(other_seed(seed))
+        torch.manual_seed(mixed(seed, 1))
         done = 0
         while done < samples:
             count = min(size, samples - done)
@@ -94,11 +95,6 @@ def samples(
     return pytree.tree_unflatten([total.result(told) for total in totals], out_spec)
 
 
-def other_seed(seed: int) -> int:
-    """A seed for the model's own noise: with the inputs' seed, the two would be correlated."""
-    return int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(seed)))
-
-
 class Stream:
     """Draws of all inputs, made in blocks whose size depends on the inputs alone.
 
@@ -108,7 +104,7 @@ class Stream:
     def __init__(self, inputs: list[Gaussian], seed: int, antithetic: bool = False) -> None:
         self.inputs = inputs
         self.antithetic = antithetic
-        self.generator = torch.Generator(inputs[0].device).manual_seed(seed)
+        self.generator = seeded(seed, device=inputs[0].device)
         elements = max(1, sum(x.numel() for x in inputs))
         self.block = max(1, min(256, _CHUNK_ELEMENTS // elements))
         self.waiting = [x.loc.new_empty((0, *x.shape)) for x in inputs]

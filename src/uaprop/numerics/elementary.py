@@ -10,7 +10,7 @@ from torch import Tensor
 from .moments import Moments, in_chunks, working_precision
 from .quadrature import legendre, tensors
 
-__all__ = ["cos", "erf", "exp", "power", "sin"]
+__all__ = ["cos", "cosh", "erf", "exp", "exp2", "expm1", "power", "sin", "sinh"]
 
 _ANGLES = legendre(48)
 _LOG_LARGEST = {torch.float64: 350.0, torch.float32: 40.0}
@@ -26,6 +26,66 @@ def exp(mean: Tensor, var: Tensor) -> Moments:
     # at v = 0 the variance is 0 with slope e^{2m}, which must not become ∞·0
     slope = torch.exp(2 * mean.clamp_max(_LOG_LARGEST[mean.dtype]))
     return Moments(first, first, torch.where(noisy, root * root, slope * var))
+
+
+@working_precision
+def exp2(mean: Tensor, var: Tensor) -> Moments:
+    """``2^x = e^{x log 2}``."""
+    rate = math.log(2)
+    first, gain, spread = exp(rate * mean, rate * rate * var)
+    return Moments(torch.where(var > 0, first, torch.exp2(mean)), rate * gain, spread)
+
+
+@working_precision
+def expm1(mean: Tensor, var: Tensor) -> Moments:
+    """``e^x - 1``."""
+    return exp(mean, var)._replace(mean=torch.expm1(mean + 0.5 * var))
+
+
+@working_precision
+def sinh(mean: Tensor, var: Tensor) -> Moments:
+    """``E = e^{v/2} sinh m``, ``Var = ½(1 - e^{-v})(e^{2v} cosh 2m + e^v)``."""
+    even, odd = _halves(mean, var)
+    return Moments(odd, even, _hyperbolic(mean, var, odd=True))
+
+
+@working_precision
+def cosh(mean: Tensor, var: Tensor) -> Moments:
+    """``E = e^{v/2} cosh m``, ``Var = ½(1 - e^{-v})(e^{2v} cosh 2m - e^v)``."""
+    even, odd = _halves(mean, var)
+    return Moments(even, odd, _hyperbolic(mean, var, odd=False))
+
+
+def _halves(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """``e^{v/2} cosh m`` and ``e^{v/2} sinh m``: ``½ e^{v/2+|m|} (1 ± e^{-2|m|})``, never ∞·0."""
+    noisy, right = var > 0, mean >= 0
+    size = torch.where(right, mean, -mean)
+    grown = 0.5 * torch.exp(0.5 * var + size)
+    even = grown * (1 + torch.exp(-2 * size))
+    finite = torch.where(mean == 0, grown.clamp_max(torch.finfo(mean.dtype).max), grown)
+    odd = torch.where(right, finite, -finite) * -torch.expm1(-2 * size)
+    return torch.where(noisy, even, torch.cosh(mean)), torch.where(noisy, odd, torch.sinh(mean))
+
+
+def _hyperbolic(mean: Tensor, var: Tensor, odd: bool) -> Tensor:
+    """The variance; ``e^{2v} cosh 2m - e^v = e^v ((e^v - 1) + 2 e^v sinh² m)`` where that would cancel."""
+    small = (var < 1) & (mean.abs() < 1)
+    m, v = torch.where(small, mean, 0), torch.where(small, var, 0)
+    grown, sine = torch.exp(v), torch.sinh(m)
+    other = grown + 1 if odd else torch.expm1(v)
+    inner = 0.5 * torch.expm1(v) * (other + 2 * grown * sine * sine)
+    # elsewhere as a square, whose root does not overflow before its time
+    noisy = var > 0
+    m = torch.where(small, 0, torch.where(mean >= 0, mean, -mean))
+    v = torch.where(small | ~noisy, 1, var)
+    shift = 2 * torch.exp(-v - 2 * m)
+    shape = 1 + torch.exp(-4 * m) + (shift if odd else -shift)
+    root = torch.exp(v + torch.where(noisy, m, 0)) * (-0.25 * torch.expm1(-v) * shape).sqrt()
+    outer = torch.where(root.isnan(), torch.inf, root * root)  # 0 · ∞, where the mean is infinite
+    limit = _LOG_LARGEST[mean.dtype]
+    # at v = 0 it is 0 with the slope of the square of the derivative
+    flat = var * torch.exp(2 * mean.abs().clamp_max(limit)) / 4
+    return torch.where(small, inner, torch.where(noisy, outer, flat))
 
 
 @working_precision

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Elementwise, Random
-from ..numerics import clipped, elementary, gelu, hardswish, logistic, mish, rectified
+from ..numerics import clipped, elementary, gelu, hardswish, logistic, mish, rectified, shrinkage
 from ..numerics import elu as elu_family
 from ..registry import rule
 
@@ -23,13 +23,14 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 @rule(F.relu, torch.relu, T.relu, source="the report, eq. 19-20, a sign of eq. 20 corrected")
 def relu(input: Random, inplace: bool = False) -> Elementwise:
-    return Elementwise((input,), rectified.relu, kinks=((0.0, 1.0),))
+    return Elementwise((input,), rectified.relu, kinks=((0.0, 1.0),), increasing=True)
 
 
 @rule(F.leaky_relu)
 def leaky_relu(input: Random, negative_slope: float = 0.01, inplace: bool = False) -> Elementwise:
     moments = functools.partial(rectified.leaky, negative_slope=negative_slope)
-    return Elementwise((input,), moments, kinks=((0.0, 1 - negative_slope),))
+    kinks = ((0.0, 1 - negative_slope),)
+    return Elementwise((input,), moments, kinks=kinks, increasing=negative_slope >= 0)
 
 
 @rule(F.prelu, torch.prelu, T.prelu)
@@ -37,7 +38,8 @@ def prelu(input: Random, weight: Tensor) -> Elementwise:
     if weight.numel() > 1 and input.ndim > 1:
         weight = weight.view(-1, *[1] * (input.ndim - 2))
     moments = functools.partial(rectified.leaky, negative_slope=weight)
-    return Elementwise((input,), moments, kinks=((0.0, 1 - weight),))
+    rises = not torch.compiler.is_compiling() and bool((weight >= 0).all())
+    return Elementwise((input,), moments, kinks=((0.0, 1 - weight),), increasing=rises)
 
 
 def _clamped(input: Random, low: Any, high: Any) -> Elementwise:
@@ -47,7 +49,8 @@ def _clamped(input: Random, low: Any, high: Any) -> Elementwise:
         below = torch.minimum(torch.as_tensor(low, **like), torch.as_tensor(high, **like))
     else:
         below = low if low < high else high  # torch lets the upper bound win
-    return Elementwise((input,), moments, kinks=((below, 1.0), (high, -1.0)))
+    numbers = not isinstance(low, Tensor) and not isinstance(high, Tensor)
+    return Elementwise((input,), moments, kinks=((below, 1.0), (high, -1.0)), increasing=numbers)
 
 
 @rule(F.relu6)
@@ -92,18 +95,21 @@ def hard_swish(input: Random, inplace: bool = False) -> Elementwise:
 
 @rule(F.hardsigmoid)
 def hardsigmoid(input: Random, inplace: bool = False) -> Elementwise:
-    return Elementwise((input,), clipped.hardsigmoid, kinks=((-3.0, 1 / 6), (3.0, -1 / 6)))
+    kinks = ((-3.0, 1 / 6), (3.0, -1 / 6))
+    return Elementwise((input,), clipped.hardsigmoid, kinks=kinks, increasing=True)
 
 
 @rule(F.elu)
 def elu(input: Random, alpha: float = 1.0, inplace: bool = False) -> Elementwise:
-    return Elementwise((input,), functools.partial(elu_family.elu, a=alpha, b=1.0))
+    moments = functools.partial(elu_family.elu, a=alpha, b=1.0)
+    return Elementwise((input,), moments, increasing=alpha >= 0)
 
 
 @rule(F.selu, torch.selu)
 def selu(input: Random, inplace: bool = False) -> Elementwise:
     left = _SELU_SCALE * _SELU_ALPHA
-    return Elementwise((input,), functools.partial(elu_family.elu, a=left, b=_SELU_SCALE))
+    moments = functools.partial(elu_family.elu, a=left, b=_SELU_SCALE)
+    return Elementwise((input,), moments, increasing=True)
 
 
 @rule(F.celu, torch.celu)
@@ -139,17 +145,18 @@ def softplus(input: Random, beta: float = 1.0, threshold: float = 20.0) -> Eleme
             reason=f"with threshold={threshold} it jumps to the identity where it still differs",
             remedy="Leave the threshold at 20.",
         )
-    return Elementwise((input,), functools.partial(logistic.softplus, beta=beta))
+    moments = functools.partial(logistic.softplus, beta=beta)
+    return Elementwise((input,), moments, increasing=beta > 0)
 
 
 @rule(F.sigmoid, torch.sigmoid, T.sigmoid, torch.special.expit)
 def sigmoid(input: Random) -> Elementwise:
-    return Elementwise((input,), logistic.sigmoid)
+    return Elementwise((input,), logistic.sigmoid, increasing=True)
 
 
 @rule(F.tanh, torch.tanh, T.tanh)
 def tanh(input: Random) -> Elementwise:
-    return Elementwise((input,), logistic.tanh)
+    return Elementwise((input,), logistic.tanh, increasing=True)
 
 
 @rule(F.logsigmoid)
@@ -160,6 +167,66 @@ def logsigmoid(input: Random) -> Elementwise:
 @rule(torch.exp, T.exp)
 def exp(input: Random) -> Elementwise:
     return Elementwise((input,), elementary.exp)
+
+
+@rule(torch.exp2, T.exp2, torch.special.exp2)
+def exp2(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.exp2)
+
+
+@rule(torch.expm1, T.expm1, torch.special.expm1)
+def expm1(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.expm1)
+
+
+@rule(torch.sinh, T.sinh)
+def sinh(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.sinh)
+
+
+@rule(torch.cosh, T.cosh)
+def cosh(input: Random) -> Elementwise:
+    return Elementwise((input,), elementary.cosh)
+
+
+@rule(F.threshold, torch.threshold)
+def threshold(input: Random, threshold: float, value: float, inplace: bool = False) -> Elementwise:
+    moments = functools.partial(shrinkage.threshold, bound=threshold, value=value)
+    kinks = ((threshold, 1.0),) if threshold == value else ()
+    return Elementwise((input,), moments, kinks=kinks)
+
+
+@rule(F.hardshrink, torch.hardshrink, T.hardshrink)
+def hardshrink(input: Random, lambd: float = 0.5) -> Elementwise:
+    return Elementwise((input,), functools.partial(shrinkage.hardshrink, width=lambd))
+
+
+@rule(F.softshrink)
+def softshrink(input: Random, lambd: float = 0.5) -> Elementwise:
+    moments = functools.partial(shrinkage.softshrink, width=lambd)
+    return Elementwise((input,), moments, kinks=((-lambd, -1.0), (lambd, 1.0)))
+
+
+@rule(F.tanhshrink)
+def tanhshrink(input: Random) -> Elementwise:
+    return Elementwise((input,), shrinkage.tanhshrink)
+
+
+@rule(F.rrelu, torch.rrelu)
+def rrelu(
+    input: Random,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Elementwise:
+    if training:
+        raise UnsupportedOperation(
+            "",
+            reason="in training mode its slope is random itself",
+            remedy="Call model.eval() first, so that it uses the average slope.",
+        )
+    return leaky_relu(input, (lower + upper) / 2)
 
 
 @rule(torch.abs, T.abs, torch.absolute, T.absolute)

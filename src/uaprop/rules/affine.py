@@ -1,16 +1,13 @@
-"""Convolutions, linear layers and batch normalisation with fixed statistics."""
+"""Convolutions and linear layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from ..errors import UnsupportedOperation
-from ..kinds import Linear, Random
+from ..kinds import Random
 from ..registry import rule
 from .contract import product
 from .repeated import convolve_repeated
@@ -87,47 +84,3 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
         offset: Any = bias
         return F.linear(input, weight) + offset
     return product(F.linear, input, weight, bias)
-
-
-@rule(F.batch_norm)
-def batch_norm(
-    input: Random,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Linear:
-    if not training and (running_mean is None or running_var is None):
-        raise UnsupportedOperation(
-            "",
-            reason="without running statistics it uses the batch's, which are random themselves",
-            remedy="Train it with track_running_stats=True.",
-        )
-    if training or running_mean is None or running_var is None:
-        raise UnsupportedOperation(
-            "",
-            reason="in training mode its statistics are random themselves",
-            remedy="Call model.eval() first, so that it uses its running statistics.",
-        )
-    shape = (-1, *[1] * (input.ndim - 2))
-    scale = torch.rsqrt(running_var + eps)
-    if weight is not None:
-        scale = scale * weight
-    shift = -running_mean * scale if bias is None else bias - running_mean * scale
-    scale, shift = scale.view(shape), shift.view(shape)
-
-    def affine(x: Tensor) -> Tensor:
-        stacked = not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x)
-        if stacked:  # torch's own is slow under vmap
-            return torch.addcmul(shift, x, scale).to(x.dtype)
-        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-
-    return Linear(
-        (input,),
-        affine=affine,
-        linear=lambda x: (x * scale).to(x.dtype),
-        squared=lambda v: (v * scale.square()).to(v.dtype),
-    )

@@ -14,6 +14,8 @@ from ..kinds import Elementwise, Linear, Random
 from ..numerics import elementary
 from ..registry import rule
 from .contract import product, scaled_by
+from .positive import check_positive, quotient
+from .ratio import power_of
 
 T = torch.Tensor
 _LARGEST_POWER = 32
@@ -95,15 +97,11 @@ def mul(input: Any, other: Any) -> Any:
 
 
 @rule(torch.div, T.div, torch.true_divide, T.true_divide, torch.divide, T.divide, T.__truediv__)
-def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Linear:
-    if isinstance(other, Random):
-        raise UnsupportedOperation(
-            "",
-            reason="the reciprocal of a Gaussian has no mean and no variance",
-            remedy='Divide by a constant such as x.mean, or use method="samples" with care.',
-        )
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is not None:
         raise UnsupportedOperation("", reason=f"rounding_mode={rounding_mode!r} is not linear")
+    if isinstance(other, Random):
+        return quotient(input, other)
     divisor = _as_factor(other, input)
     return Linear(
         (input,),
@@ -124,10 +122,9 @@ def pow(input: Any, exponent: Any) -> Any:
         )
     if isinstance(exponent, Tensor) and exponent.ndim == 0:
         exponent = exponent.item()
-    if not isinstance(exponent, int | float) or exponent not in range(_LARGEST_POWER + 1):
-        raise UnsupportedOperation(
-            "",
-            reason=f"a Gaussian to the power {exponent} has no moments in closed form, or none at all",
-            remedy=f"Whole exponents from 0 to {_LARGEST_POWER} have a rule.",
-        )
+    if not isinstance(exponent, int | float):
+        raise UnsupportedOperation("", reason="the exponent is not a number")
+    if exponent not in range(_LARGEST_POWER + 1):
+        check_positive(input)
+        return power_of(input, exponent)
     return Elementwise((input,), functools.partial(elementary.power, exponent=int(exponent)))

@@ -1,4 +1,4 @@
-"""Products: matrix products, ``einsum``, and what they share with convolutions."""
+"""Products of matrices and vectors, and what they share with convolutions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Bilinear, Linear, Random
+from ..kinds import Bilinear, Linear, Random, plain
 from ..registry import rule
 
 T = torch.Tensor
@@ -69,9 +70,25 @@ def scaled_by(input: Random, factor: Any) -> Linear:
     )
 
 
-@rule(torch.matmul, T.matmul)
+@rule(torch.matmul)
 def matmul(input: Any, other: Any) -> Any:
     return product(lambda x, y, _: torch.matmul(x, y), input, other)
+
+
+@rule(T.matmul)
+def matmul_method(self: Any, other: Any) -> Any:
+    # Dynamo hands over W @ x and x @ W in the same way. Where only one fits the shapes, that is the one.
+    if torch.compiler.is_compiling() and not isinstance(self, Random) and isinstance(other, Random):
+        reflected = other.shape[-1] == self.shape[-2 if self.ndim > 1 else 0]
+        if reflected and self.shape[-1] == other.shape[-2 if other.ndim > 1 else 0]:
+            raise UnsupportedOperation(
+                "",
+                reason="torch.compile does not tell W @ x from x @ W if x is a Gaussian",
+                remedy="Write torch.matmul(W, x) or torch.matmul(x, W).",
+            )
+        if reflected:
+            return matmul(other, self)
+    return matmul(self, other)
 
 
 @rule(torch.mm, T.mm)
@@ -94,99 +111,100 @@ def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: flo
     return beta * input + alpha * torch.bmm(batch1, batch2)
 
 
-@rule(torch.einsum)
-def einsum(equation: Any, *operands: Any) -> Any:
-    if not isinstance(equation, str):
-        raise UnsupportedOperation(
-            "", reason="its sublist form has no rule", remedy="Write the equation as a string."
-        )
-    if len(operands) == 1 and isinstance(operands[0], list | tuple):
-        operands = tuple(operands[0])
-    terms, output = _parse(equation, len(operands))
-    pairs = _without_broadcast_labels(list(zip(terms, operands, strict=True)))
-    random = [(t, o) for t, o in pairs if isinstance(o, Random)]
-    constant = [(t, o) for t, o in pairs if not isinstance(o, Random)]
-    if len(random) == 1:
-        return _einsum_linear(*random[0], constant, output)
-    if len(random) == 2 and not constant:
-        return _einsum_bilinear(random, output)
-    raise UnsupportedOperation(
-        "",
-        reason=f"'{equation}' multiplies {len(random)} random operands and {len(constant)} constants",
-        remedy="Split it into products of two operands.",
-    )
+@rule(torch.mv, T.mv)
+def mv(input: Any, vec: Any) -> Any:
+    return product(lambda x, y, _: torch.mv(x, y), input, vec)
 
 
-def _without_broadcast_labels(pairs: list[tuple[list[str], Any]]) -> list[tuple[list[str], Any]]:
-    """Drop a label of size 1 that has another size elsewhere: torch broadcasts it there."""
-    sizes: dict[str, int] = {}
-    for term, operand in pairs:
-        if "..." not in term:
-            for label, size in zip(term, operand.shape, strict=True):
-                sizes[label] = max(size, sizes.get(label, 1))
-    kept = []
-    for term, operand in pairs:
-        if "..." not in term:
-            for dim in reversed(range(len(term))):
-                if operand.shape[dim] == 1 < sizes[term[dim]]:
-                    operand = operand.squeeze(dim)
-                    term = [*term[:dim], *term[dim + 1 :]]
-        kept.append((term, operand))
-    return kept
+@rule(torch.dot, T.dot)
+def dot(input: Any, tensor: Any) -> Any:
+    return product(lambda x, y, _: torch.dot(x, y), input, tensor)
 
 
-def _parse(equation: str, count: int) -> tuple[list[list[str]], list[str]]:
-    """Labels of every operand and of the output; an ellipsis is one label."""
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
-    terms = [_labels(term) for term in inputs.split(",")]
-    if len(terms) != count:
-        raise ValueError(f"einsum: '{equation}' names {len(terms)} operands, {count} were given")
-    if arrow:
-        return terms, _labels(output)
-    flat = [label for term in terms for label in term]
-    single = sorted(label for label in set(flat) if flat.count(label) == 1 and label != "...")
-    return terms, (["..."] if "..." in flat else []) + single
+@rule(torch.inner, T.inner)
+def inner(input: Any, other: Any) -> Any:
+    return product(lambda x, y, _: torch.inner(x, y), input, other)
 
 
-def _labels(term: str) -> list[str]:
-    return list(term.replace("...", ".")) if "..." not in term else _with_ellipsis(term)
+@rule(torch.outer, T.outer, torch.ger, T.ger)
+def outer(input: Any, vec2: Any) -> Any:
+    return product(lambda x, y, _: torch.outer(x, y), input, vec2)
 
 
-def _with_ellipsis(term: str) -> list[str]:
-    before, _, after = term.partition("...")
-    return [*before, "...", *after]
+@rule(torch.tensordot)
+def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
+    return product(lambda x, y, _: torch.tensordot(x, y, dims), a, b)
 
 
-def _join(*terms: list[str], to: list[str]) -> str:
-    return ",".join("".join(term) for term in terms) + "->" + "".join(to)
+@rule(torch.linalg.multi_dot, torch.chain_matmul)
+def multi_dot(*tensors: Any, out: Any = None) -> Any:
+    matrices = tensors if len(tensors) > 1 else tuple(tensors[0])
+    result = matrices[0]
+    for matrix in matrices[1:]:
+        result = torch.matmul(result, matrix)
+    return result
 
 
-def _einsum_linear(
-    term: list[str], input: Random, constants: list[tuple[list[str], Tensor]], output: list[str]
-) -> Any:
-    if not constants:
-        equation = _join(term, to=output)
-
-        def apply(x: Tensor) -> Tensor:
-            return torch.einsum(equation, x)
-
-        return Linear((input,), affine=apply, linear=apply, squared=apply)
-    # One coefficient per pair of input and output element: contract the constants to that first.
-    labels = [label for names, _ in constants for label in names]
-    kept = sorted({label for label in labels if label in term or label in output})
-    factor = torch.einsum(_join(*(t for t, _ in constants), to=kept), *(c for _, c in constants))
-    equation = _join(term, kept, to=output)
-    return product(lambda x, c, _: torch.einsum(equation, x, c), input, factor)
+@rule(torch.addmv, T.addmv)
+def addmv(input: Any, mat: Any, vec: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return beta * input + alpha * torch.mv(mat, vec)
 
 
-def _einsum_bilinear(random: list[tuple[list[str], Any]], output: list[str]) -> Any:
-    # A label that only one operand has is summed first: its terms share the other operand.
-    (left, x), (right, y) = random
-    left_kept = [label for label in dict.fromkeys(left) if label in right or label in output]
-    right_kept = [label for label in dict.fromkeys(right) if label in left or label in output]
-    if left_kept != left:
-        x = torch.einsum(_join(left, to=left_kept), x)
-    if right_kept != right:
-        y = torch.einsum(_join(right, to=right_kept), y)
-    equation = _join(left_kept, right_kept, to=output)
-    return product(lambda a, b, _: torch.einsum(equation, a, b), x, y)
+@rule(torch.addr, T.addr)
+def addr(input: Any, vec1: Any, vec2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return beta * input + alpha * torch.outer(vec1, vec2)
+
+
+@rule(torch.addbmm, T.addbmm)
+def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return beta * input + alpha * torch.bmm(batch1, batch2).sum(0)
+
+
+@rule(torch.addcmul, T.addcmul)
+def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    return input + value * (tensor1 * tensor2)
+
+
+@rule(torch.addcdiv, T.addcdiv)
+def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+    return input + value * (tensor1 / tensor2)
+
+
+@rule(torch.lerp, T.lerp)
+def lerp(input: Any, end: Any, weight: Any) -> Any:
+    if input is end:
+        return input
+    if isinstance(weight, Random):
+        return mixture(weight, end, input)
+    return input * (1 - weight) + end * weight
+
+
+def mixture(z: Any, a: Any, b: Any) -> Any:
+    """``z a + (1-z) b`` in terms that are uncorrelated if ``z``, ``a`` and ``b`` are independent.
+
+    ``z (a - m_a) + (1-z) (b - m_b) + z (m_a - m_b) + m_b``; in ``z a + (1-z) b`` both share ``z``.
+
+    Returns:
+        The mixture.
+    """
+    m_a, m_b = plain(a), plain(b)
+    mixed = z * (m_a - m_b) + m_b
+    if isinstance(a, Random):
+        mixed = mixed + z * (a - m_a)
+    return mixed + (1 - z) * (b - m_b) if isinstance(b, Random) else mixed
+
+
+@rule(F.bilinear)
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    equation = "...i,kij,...j->...k"
+    if not (isinstance(input1, Random) and isinstance(input2, Random)):
+        result: Any = torch.einsum(equation, input1, weight, input2)
+    elif isinstance(weight, Random):
+        raise UnsupportedOperation("", reason="it multiplies three random operands")
+    else:  # terms that are uncorrelated if both are independent
+        (m_1, m_2), (x_1, x_2) = (plain(input1), plain(input2)), (input1, input2)
+        both = torch.einsum("...i,kij->...kj", x_1 - m_1, weight)
+        result = torch.einsum(equation, x_1, weight, m_2)
+        result = result + torch.einsum(equation, m_1, weight, x_2 - m_2)
+        result = result + torch.matmul(both, (x_2 - m_2).unsqueeze(-1)).squeeze(-1)
+    return result if bias is None else result + bias

@@ -1,3 +1,293 @@
-"""Maxima, minima and running sums."""
+"""Maxima and minima: over dimensions, of two tensors, over adaptive windows.
+
+A minimum is ``-max(-x)``. Independent elements have the moments of :mod:`uaprop.numerics.largest`; for
+covariances that carry correlation a maximum is composed of differences and ReLU. *Which* element is the
+largest is random and has no Gaussian answer: an index can be returned, but not used.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import UnsupportedOperation
+from ..kinds import Joint, Random
+from ..numerics.largest import largest
+from ..numerics.maximum import Marginal
+from ..registry import rule
+from .activation import clamp_max, clamp_min
+from .average import per_dim
+from .pool import larger_of
+
+T = torch.Tensor
+_LONGEST = 64  # elements that meet one after the other
+
+
+class Undecided:
+    """The index of a maximum: random, so it refuses to be used."""
+
+    __slots__ = ()
+
+    @classmethod
+    def _refuse(cls, *args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedOperation(
+            "torch.max with dim",
+            reason="the index of a maximum is random, and not Gaussian",
+            remedy="Use its values only, or decide on x.mean.max(dim).indices.",
+            smooth=False,
+        )
+
+    __torch_function__ = _refuse
+    __index__ = __int__ = __float__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = _refuse
+    __floordiv__ = __mod__ = __lt__ = __le__ = __gt__ = __ge__ = __array__ = _refuse
+    __eq__ = __ne__ = _refuse
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._refuse()
+
+    def __repr__(self) -> str:
+        return "<random index: not Gaussian, not to be used>"
+
+
+class Extreme(NamedTuple):
+    """What ``torch.max(x, dim)`` returns: the values, and in place of their indices a refusal."""
+
+    values: Any
+    indices: Any
+
+
+class _Dims(NamedTuple):
+    """Dimensions to reduce, brought together at the front."""
+
+    over: list[int]
+    kept: list[int]
+    keepdim: bool
+
+    def front(self, x: Any) -> Any:
+        """``(elements, *kept)``."""
+        sizes = [x.shape[d] for d in self.kept]
+        count = math.prod([x.shape[d] for d in self.over])
+        return x.permute([*self.over, *self.kept]).reshape([count, *sizes])
+
+    def shape(self, x: Any) -> list[int]:
+        """The reduced shape."""
+        if not self.keepdim:
+            return [x.shape[d] for d in self.kept]
+        return [1 if d in self.over else x.shape[d] for d in range(x.ndim)]
+
+
+def _moments(mean: Tensor, var: Tensor, dims: _Dims, sign: float) -> Marginal:
+    """Of the largest (``sign`` 1) or smallest (-1) over dimensions, in working precision."""
+    working = torch.promote_types(mean.dtype, torch.float32)
+    centre, spread = largest(sign * dims.front(mean).to(working), dims.front(var).to(working))
+    shape = dims.shape(mean)
+    return (sign * centre).reshape(shape).to(mean.dtype), spread.reshape(shape).to(mean.dtype)
+
+
+def _composed(x: Any, dims: _Dims, sign: float) -> Any:
+    """The same by differences and ReLU, whatever correlation the elements have.
+
+    One after the other, the widest last: each winner, which is not Gaussian any more, then meets one that
+    is, and that decides. Errors are a tenth of those of a balanced tournament.
+
+    Returns:
+        The random tensor.
+    """
+    shape = dims.shape(x)
+    x = dims.front(x)
+    x = x if sign > 0 else -x
+    while len(x) > 1:
+        if len(x) > 2:
+            x = torch.take_along_dim(x, x.cov.var.detach().argsort(0), 0)
+        x = _winners(x, -(-len(x) // _LONGEST))
+    return (x[0] if sign > 0 else -x[0]).reshape(shape)
+
+
+def _winners(x: Any, lanes: int) -> Any:
+    """One winner for each of several lanes, whose elements meet in their order."""
+    rest = len(x) % lanes
+    if rest:
+        x = torch.cat([larger_of(x[:rest], x[rest : 2 * rest]), x[2 * rest :]])
+    best = x[:lanes]
+    for start in range(lanes, len(x), lanes):
+        best = larger_of(best, x[start : start + lanes])
+    return best
+
+
+def _reduced(input: Random, dim: Any, keepdim: bool, sign: float) -> Any:
+    """The largest or smallest over dimensions; over all of them if none is given."""
+    given = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    operation: Any = torch.amax if sign > 0 else torch.amin
+    if input.ndim == 0 or input.shape.numel() == 0:
+        operation(input.loc, given, keepdim)  # torch's own error where there is nothing
+        return input
+    over = [d % input.ndim for d in given] or list(range(input.ndim))
+    dims = _Dims(over, [d for d in range(input.ndim) if d not in over], keepdim)
+    return Joint(
+        (input,),
+        function=lambda x: operation(x, over, keepdim),
+        moments=lambda mean, var: _moments(mean, var, dims, sign),
+        composed=lambda x: _composed(x, dims, sign),
+    )
+
+
+_SOURCE = "the distribution function by quadrature; Clark (1961) for two"
+
+
+@rule(torch.amax, T.amax, exact=False, source=_SOURCE)
+def amax(
+    input: Random, dim: Any = (), keepdim: bool = False, *, axis: Any = None, keepdims: bool = False
+) -> Any:
+    return _reduced(input, dim if axis is None else axis, keepdim or keepdims, 1.0)
+
+
+@rule(torch.amin, T.amin, exact=False, source=_SOURCE)
+def amin(
+    input: Random, dim: Any = (), keepdim: bool = False, *, axis: Any = None, keepdims: bool = False
+) -> Any:
+    return _reduced(input, dim if axis is None else axis, keepdim or keepdims, -1.0)
+
+
+def _of_two(input: Any, other: Any, sign: float) -> Any:
+    """The larger or smaller of two tensors, at least one of them random."""
+    if input is other:
+        return input
+    operation: Any = torch.maximum if sign > 0 else torch.minimum
+    if not isinstance(input, Random) or not isinstance(other, Random):
+        value: Any
+        value, bound = (input, other) if isinstance(input, Random) else (other, input)
+        if bound.dtype != value.loc.dtype:
+            value = value.to(operation(value.loc, bound).dtype)
+            bound = bound.to(value.loc.dtype)
+        return clamp_min(value, bound) if sign > 0 else clamp_max(value, bound)
+    shape = operation(torch.empty_like(input.loc), torch.empty_like(other.loc)).shape
+    pair: Any = torch.stack([input.expand(shape), other.expand(shape)])  # type: ignore[attr-defined]
+    return torch.amax(pair, 0) if sign > 0 else torch.amin(pair, 0)
+
+
+@rule(torch.maximum, T.maximum, source="Clark (1961)")
+def maximum(input: Any, other: Any) -> Any:
+    return _of_two(input, other, 1.0)
+
+
+@rule(torch.minimum, T.minimum, source="Clark (1961)")
+def minimum(input: Any, other: Any) -> Any:
+    return _of_two(input, other, -1.0)
+
+
+@rule(torch.fmax, T.fmax, source="Clark (1961)")
+def fmax(input: Any, other: Any) -> Any:
+    return _of_two(_without_nan(input, -1.0), _without_nan(other, -1.0), 1.0)
+
+
+@rule(torch.fmin, T.fmin, source="Clark (1961)")
+def fmin(input: Any, other: Any) -> Any:
+    return _of_two(_without_nan(input, 1.0), _without_nan(other, 1.0), -1.0)
+
+
+def _without_nan(operand: Any, side: float) -> Any:
+    """A constant's NaNs lose, as a number far away on one side does."""
+    if isinstance(operand, Random) or not operand.is_floating_point():
+        return operand
+    return torch.where(operand.isnan(), side * torch.finfo(operand.dtype).max / 4, operand)
+
+
+def _extreme(input: Any, dim: Any, keepdim: bool, other: Any, sign: float) -> Any:
+    """The three forms of ``torch.max``: of all elements, along a dimension, of two tensors."""
+    partner = other if other is not None else dim
+    if isinstance(partner, Tensor | Random):
+        return _of_two(input, partner, sign)
+    if dim is None:
+        return _reduced(input, None, False, sign)
+    operation: Any = torch.amax if sign > 0 else torch.amin
+    return Extreme(operation(input, dim, keepdim), Undecided())
+
+
+@rule(torch.max, T.max, exact=False, source=_SOURCE)
+def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    return _extreme(input, dim, keepdim, other, 1.0)
+
+
+@rule(torch.min, T.min, exact=False, source=_SOURCE)
+def min(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    return _extreme(input, dim, keepdim, other, -1.0)
+
+
+def _bounds(size: int, out: int) -> list[tuple[int, int]]:
+    """Where each window of adaptive pooling begins and ends."""
+    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+def _register_adaptive(operation: Callable[..., Tensor], dims: int) -> None:
+    @rule(operation, exact=False, source=_SOURCE)
+    def adaptive_max_pool(input: Random, output_size: Any, return_indices: bool = False) -> Any:
+        if return_indices:
+            adaptive_max_pool_with_indices(input)
+        wanted = per_dim(output_size, dims) if output_size is not None else (None,) * dims
+        sizes = input.shape[-dims:]
+        outs = [out if out is not None else size for out, size in zip(wanted, sizes, strict=True)]
+        if all(size % out == 0 for size, out in zip(sizes, outs, strict=True)):
+            pairs = [(out, size // out) for size, out in zip(sizes, outs, strict=True)]
+            split: Any = input.reshape(  # type: ignore[attr-defined]
+                [*input.shape[:-dims], *[n for pair in pairs for n in pair]]
+            )
+            return torch.amax(split, list(range(-1, -2 * dims, -2)))
+        windows = [_bounds(size, out) for size, out in zip(sizes, outs, strict=True)]
+
+        def cut(x: Any, pooled: Callable[[Any], Any], dim: int, place: tuple[Any, ...]) -> Any:
+            if dim == dims:
+                return pooled(x[(..., *place)])
+            parts = [cut(x, pooled, dim + 1, (*place, slice(*w))) for w in windows[dim]]
+            return torch.stack(parts, -1 - (dims - 1 - dim))
+
+        last = list(range(-dims, 0))
+
+        def pooled(both: Tensor) -> Tensor:
+            kept = both.ndim - 1 - dims
+            over = _Dims(list(range(kept, kept + dims)), list(range(kept)), False)
+            return torch.stack(_moments(both[0], both[1], over, 1.0))
+
+        def moments(mean: Tensor, var: Tensor) -> Marginal:
+            both = cut(torch.stack([mean, var]), pooled, 0, ())
+            return both[0], both[1]
+
+        def composed(x: Any) -> Any:
+            return cut(x, lambda part: torch.amax(part, last), 0, ())
+
+        return Joint(
+            (input,),
+            function=lambda x: operation(x, outs if dims > 1 else outs[0]),
+            moments=moments,
+            composed=composed,
+        )
+
+    adaptive_max_pool.__name__ = f"adaptive_max_pool{dims}d"
+
+
+_register_adaptive(F.adaptive_max_pool1d, 1)
+_register_adaptive(F.adaptive_max_pool2d, 2)
+_register_adaptive(F.adaptive_max_pool3d, 3)
+
+
+@rule(
+    F.adaptive_max_pool1d_with_indices,
+    F.adaptive_max_pool2d_with_indices,
+    F.adaptive_max_pool3d_with_indices,
+    torch.adaptive_max_pool1d,
+)
+def adaptive_max_pool_with_indices(input: Random, *args: Any, **kwargs: Any) -> Any:
+    raise UnsupportedOperation(
+        "",
+        reason="the index of a maximum is random",
+        remedy="Use return_indices=False.",
+        smooth=False,
+    )

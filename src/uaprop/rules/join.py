@@ -15,26 +15,37 @@ from ..registry import rule
 T = torch.Tensor
 
 
-def _assembled(operands: Sequence[Any], build: Callable[[list[Any]], Tensor]) -> Linear:
-    """``build`` puts operands side by side; constants count for the mean only."""
-    places = [i for i, operand in enumerate(operands) if isinstance(operand, Random)]
+def assembled(
+    operands: Sequence[Any],
+    build: Callable[[list[Any]], Tensor],
+    squared: Callable[[list[Any]], Tensor] | None = None,
+) -> Linear:
+    """``build`` puts operands side by side; constants count for the mean only.
 
-    def filled(values: Sequence[Tensor], constants: list[Any]) -> Tensor:
+    Args:
+        operands: random tensors and constants.
+        build: makes the result of them, with coefficients 0 and 1.
+        squared: the same with other coefficients squared.
+
+    Returns:
+        The linear kind.
+    """
+    places = [i for i, operand in enumerate(operands) if isinstance(operand, Random)]
+    zeros = [torch.zeros_like(o) if isinstance(o, Tensor) else 0.0 for o in map(plain, operands)]
+
+    def filled(
+        make: Callable[[list[Any]], Tensor], constants: Sequence[Any], values: Sequence[Tensor]
+    ) -> Tensor:
         parts = list(constants)
         for place, value in zip(places, values, strict=True):
             parts[place] = value
-        return build(parts)
-
-    zeros = [torch.zeros_like(o) if isinstance(o, Tensor) else 0.0 for o in map(plain, operands)]
-
-    def without_constants(*values: Tensor) -> Tensor:
-        return filled(values, zeros)
+        return make(parts)
 
     return Linear(
         tuple(operands[i] for i in places),
-        affine=lambda *values: filled(values, list(operands)),
-        linear=without_constants,
-        squared=without_constants,
+        affine=lambda *values: filled(build, operands, values),
+        linear=lambda *values: filled(build, zeros, values),
+        squared=lambda *values: filled(squared or build, zeros, values),
     )
 
 
@@ -42,7 +53,7 @@ def _register_join(operation: Callable[..., Tensor], *spellings: Callable[..., T
     @rule(operation, *spellings)
     def join(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Linear:
         where = dim if axis is None else axis
-        return _assembled(tensors, lambda parts: operation(parts, where))
+        return assembled(tensors, lambda parts: operation(parts, where))
 
     join.__name__ = operation.__name__
 
@@ -50,7 +61,7 @@ def _register_join(operation: Callable[..., Tensor], *spellings: Callable[..., T
 def _register_stack(operation: Callable[..., Tensor]) -> None:
     @rule(operation)
     def stacked(tensors: Sequence[Any]) -> Linear:
-        return _assembled(tensors, operation)
+        return assembled(tensors, operation)
 
     stacked.__name__ = operation.__name__
 
@@ -59,6 +70,8 @@ _register_join(torch.cat, torch.concat, torch.concatenate)
 _register_join(torch.stack)
 _register_stack(torch.hstack)
 _register_stack(torch.vstack)
+_register_stack(torch.dstack)
+_register_stack(torch.column_stack)
 
 
 @rule(T.where)
@@ -70,14 +83,14 @@ def where_method(self: Any, condition: Any, other: Any) -> Linear:
 def where(condition: Any, input: Any, other: Any) -> Linear:
     if isinstance(condition, Random):
         raise UnsupportedOperation("", reason="its condition is random")
-    return _assembled((input, other), lambda parts: torch.where(condition, parts[0], parts[1]))
+    return assembled((input, other), lambda parts: torch.where(condition, parts[0], parts[1]))
 
 
 @rule(torch.masked_fill, T.masked_fill)
 def masked_fill(input: Random, mask: Tensor, value: Any) -> Linear:
     if isinstance(mask, Random):
         raise UnsupportedOperation("", reason="its mask is random")
-    return _assembled(
+    return assembled(
         (input, value), lambda parts: torch.where(mask, parts[1], parts[0]).to(parts[0].dtype)
     )
 
@@ -92,7 +105,7 @@ def setitem(input: Random, index: Any, value: Any) -> Linear:
         whole[index] = parts[1]
         return whole
 
-    return _assembled((input, value), put)
+    return assembled((input, value), put)
 
 
 @rule(T.copy_)

@@ -37,6 +37,39 @@ def torch_dropout(input: Random, p: float, train: bool) -> Any:
     return dropout(input, p, train)
 
 
+def stochastic_depth(input: Random, p: float, mode: str, training: bool = True) -> Any:
+    """A branch that is left out at random: of each batch element ("row") or of all ("batch").
+
+    torchvision's operation of that name. It draws its mask from plain tensors, so a Gaussian that went
+    through it would come out with the variance of one mask.
+
+    Args:
+        input: the branch's output, the batch first.
+        p: how likely it is left out; otherwise it is divided by ``1 - p``.
+        mode: "row" or "batch".
+        training: without it the identity.
+
+    Returns:
+        The noise; the input itself, or zeros, where there is none.
+
+    Raises:
+        ValueError: for another mode.
+    """
+    if mode not in ("row", "batch"):
+        raise ValueError(f"mode has to be either 'batch' or 'row', but got {mode}")
+    rows = input.shape[0] if mode == "row" and input.ndim > 0 else 1
+    return _dropped(input, p, training, (rows, *[1] * (input.ndim - 1))[: input.ndim])
+
+
+def drop_path(
+    x: Any, drop_prob: float = 0.0, training: bool = False, scale_by_keep: bool = True
+) -> Any:
+    """The name of timm for :func:`stochastic_depth` by rows; without ``scale_by_keep`` nothing is divided."""
+    if training and drop_prob > 0 and not scale_by_keep:
+        x = x * (1 - drop_prob)
+    return stochastic_depth(x, drop_prob, "row", training)
+
+
 def _register_channel_dropout(operation: Callable[..., Any], dims: int) -> None:
     @rule(operation)
     def channel_dropout(

@@ -1,158 +1,74 @@
-"""Average and maximum over windows."""
+"""Maximum over windows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Joint, Linear, Random
+from ..kinds import Joint, Random
+from ..numerics.largest import largest
 from ..numerics.maximum import Marginal, tournament
 from ..registry import rule
-
-
-def per_dim(value: Any, dims: int) -> tuple[int, ...]:
-    """A size for each dimension from one for all, or from one each."""
-    return (value,) * dims if isinstance(value, int) else tuple(value) * (dims // len(tuple(value)))
-
-
-def _average(
-    input: Random, dims: int, pool: Callable[[Tensor], Tensor], total: Callable[[Tensor], Tensor]
-) -> Linear:
-    """``pool`` averages over windows and ``total`` sums over them.
-
-    Every element of a window has the coefficient ``c = pool(1)/total(1)``, whatever padding, ceiling and
-    divisor are, so ``Σ c² v = c · pool(v)``.
-
-    Returns:
-        The linear kind.
-    """
-
-    def squared(v: Tensor) -> Tensor:
-        ones = v.new_ones((1, *v.shape[-dims:]))
-        return pool(v) * (pool(ones) / total(ones))
-
-    return Linear((input,), affine=pool, linear=pool, squared=squared)
-
-
-@rule(F.avg_pool1d, torch.avg_pool1d)
-def avg_pool1d(
-    input: Random,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Linear:
-    (kernel,), (pad,) = per_dim(kernel_size, 1), per_dim(padding, 1)
-    (step,) = per_dim(stride or kernel, 1)
-
-    def pool(x: Tensor) -> Tensor:
-        return F.avg_pool1d(x, kernel, step, pad, ceil_mode, count_include_pad)
-
-    def total(x: Tensor) -> Tensor:
-        lifted = x.unsqueeze(-2)
-        window, stepping, around = (1, kernel), (1, step), (0, pad)
-        return F.avg_pool2d(lifted, window, stepping, around, ceil_mode, True, 1).squeeze(-2)
-
-    return _average(input, 1, pool, total)
-
-
-def _register_avg_pool(operation: Callable[..., Tensor], dims: int) -> None:
-    @rule(operation, source="the report, section II-A; its middle expression lacks a factor")
-    def avg_pool(
-        input: Random,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Linear:
-        def pool(x: Tensor) -> Tensor:
-            return operation(
-                x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-            )
-
-        def total(x: Tensor) -> Tensor:
-            return operation(x, kernel_size, stride, padding, ceil_mode, True, 1)
-
-        return _average(input, dims, pool, total)
-
-    avg_pool.__name__ = operation.__name__
-
-
-_register_avg_pool(F.avg_pool2d, 2)
-_register_avg_pool(F.avg_pool3d, 3)
-
-
-def _window_lengths(size: int, out: int) -> list[int]:
-    """How many elements each window of adaptive pooling holds: they differ where out ∤ size."""
-    return [-(-(i + 1) * size // out) - i * size // out for i in range(out)]
-
-
-def adaptive_average(input: Random, output_size: Any, dims: int) -> Linear:
-    """Adaptive average pooling; the squared map divides by each window's own length again."""
-    operation: Any = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
-    sizes = input.shape[-dims:]
-    wanted = per_dim(output_size, dims) if output_size is not None else (None,) * dims
-    outs = [out if out is not None else size for out, size in zip(wanted, sizes, strict=True)]
-
-    def pool(x: Tensor) -> Tensor:
-        return operation(x, outs if dims > 1 else outs[0])
-
-    def squared(v: Tensor) -> Tensor:
-        result = pool(v)
-        for i, (size, out) in enumerate(zip(sizes, outs, strict=True)):
-            lengths = torch.tensor(_window_lengths(size, out), dtype=v.dtype, device=v.device)
-            result = result / lengths.view(-1, *[1] * (dims - 1 - i))
-        return result
-
-    return Linear((input,), affine=pool, linear=pool, squared=squared)
-
-
-@rule(F.adaptive_avg_pool1d, torch.adaptive_avg_pool1d)
-def adaptive_avg_pool1d(input: Random, output_size: Any) -> Linear:
-    return adaptive_average(input, output_size, 1)
-
-
-@rule(F.adaptive_avg_pool2d)
-def adaptive_avg_pool2d(input: Random, output_size: Any) -> Linear:
-    return adaptive_average(input, output_size, 2)
-
-
-@rule(F.adaptive_avg_pool3d)
-def adaptive_avg_pool3d(input: Random, output_size: Any) -> Linear:
-    return adaptive_average(input, output_size, 3)
-
+from .average import per_dim
 
 _OUTSIDE = -1e30  # torch pads a maximum with minus infinity; this loses as well, and subtracts
 
 
-def _largest_along(
-    marginal: Marginal, dim: int, out: int, kernel: int, stride: int, padding: int, dilation: int
-) -> Marginal:
-    """Maximum over sliding windows along one dimension (negative ``dim``)."""
+class _Windows(NamedTuple):
+    """Sliding windows along one dimension, a negative number."""
+
+    dim: int
+    out: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+
+    def places(self, size: int) -> tuple[list[int], list[Any]]:
+        """The padding that F.pad takes, and for each element of a window its cut through all windows."""
+        span = (self.out - 1) * self.stride + 1
+        after = max(0, span + self.dilation * (self.kernel - 1) - size - self.padding)
+        behind = -self.dim - 1
+        starts = (k * self.dilation for k in range(self.kernel))
+        cuts = [(..., slice(k, k + span, self.stride), *[slice(None)] * behind) for k in starts]
+        return [0, 0] * behind + [self.padding, after], cuts
+
+
+def _entrants(marginal: Marginal, windows: _Windows) -> list[Marginal]:
+    """For each element of a window mean and variance in all windows."""
     mean, var = marginal
-    span = (out - 1) * stride + 1
-    after = max(0, span + dilation * (kernel - 1) - mean.shape[dim] - padding)
-    where = [0, 0] * (-dim - 1) + [padding, after]
-    mean = F.pad(mean, where, value=_OUTSIDE)
-    var = F.pad(var, where)
-
-    def shifted(tensor: Tensor, k: int) -> Tensor:
-        start = k * dilation
-        index: Any = (..., slice(start, start + span, stride), *[slice(None)] * (-dim - 1))
-        return tensor[index]
-
-    return tournament([(shifted(mean, k), shifted(var, k)) for k in range(kernel)])
+    where, cuts = windows.places(mean.shape[windows.dim])
+    mean, var = F.pad(mean, where, value=_OUTSIDE), F.pad(var, where)
+    return [(mean[cut], var[cut]) for cut in cuts]
 
 
-def _larger(a: Any, b: Any) -> Any:
+def _pooled(marginal: Marginal, windows: list[_Windows]) -> Marginal:
+    """The largest of each window.
+
+    Windows that do not overlap are integrated, at a cost of a dozen error functions for each element.
+    Where an element belongs to several windows, that would be many times the cost of all else; there
+    it is Clark's tournament, one dimension after the other.
+
+    Returns:
+        Mean and variance, of the output's shape.
+    """
+    if all(w.stride >= w.kernel for w in windows):
+        entrants = [marginal]
+        for w in windows:
+            entrants = [entrant for each in entrants for entrant in _entrants(each, w)]
+        means, variances = zip(*entrants, strict=True)
+        return largest(torch.stack(means), torch.stack(variances))
+    for w in windows:
+        marginal = tournament(_entrants(marginal, w))
+    return marginal
+
+
+def larger_of(a: Any, b: Any) -> Any:
     """The larger of two random tensors, whatever correlation they have."""
     return b + F.relu(a - b)
 
@@ -162,7 +78,7 @@ def _largest_of(entrants: list[Any]) -> Any:
     if len(entrants) == 1:
         return entrants[0]
     half = len(entrants) // 2
-    return _larger(_largest_of(entrants[:half]), _largest_of(entrants[half:]))
+    return larger_of(_largest_of(entrants[:half]), _largest_of(entrants[half:]))
 
 
 def far_below(input: Random) -> float:
@@ -174,24 +90,31 @@ def far_below(input: Random) -> float:
     return low - max(reach, high - low, 1.0)
 
 
-def _composed_along(
-    input: Any, dim: int, out: int, kernel: int, stride: int, padding: int, dilation: int
-) -> Any:
+def _hopeless(input: Any) -> tuple[Tensor, float]:
+    """Elements that are certain and below all that vary, as padding is, and where they would lose as well."""
+    mean, var = input.loc.detach(), input.cov.var.detach()
+    varies = var > 0
+    if not bool(varies.any()):
+        return mean == -torch.inf, torch.finfo(mean.dtype).min
+    low, high = (float(bound) for bound in mean[varies].aminmax())
+    floor = low - max(12 * float(var.max()) ** 0.5, high - low, 1.0)
+    return ~varies & (mean < floor), floor
+
+
+def _composed_along(input: Any, windows: _Windows) -> Any:
     """Maximum over sliding windows along one dimension, by way of differences and ReLU."""
-    span = (out - 1) * stride + 1
-    after = max(0, span + dilation * (kernel - 1) - input.shape[dim] - padding)
-    if padding or after:
-        where = [0, 0] * (-dim - 1) + [padding, after]
+    where, cuts = windows.places(input.shape[windows.dim])
+    if any(where):
         input = F.pad(input, where, value=far_below(input))
-    starts = (k * dilation for k in range(kernel))
-    cuts = [(..., slice(k, k + span, stride), *[slice(None)] * (-dim - 1)) for k in starts]
     return _largest_of([input[cut] for cut in cuts])
 
 
 def _register_max_pool(
     operation: Callable[..., Tensor], dims: int, *spellings: Callable[..., Tensor]
 ) -> None:
-    @rule(operation, *spellings, exact=False, source="Clark (1961), in a balanced tournament")
+    @rule(
+        operation, *spellings, exact=False, source="quadrature; Clark (1961) where windows overlap"
+    )
     def max_pool(
         input: Random,
         kernel_size: Any,
@@ -200,11 +123,16 @@ def _register_max_pool(
         dilation: Any = 1,
         ceil_mode: bool = False,
         return_indices: bool = False,
-    ) -> Joint:
+    ) -> Any:
         if return_indices:
             raise UnsupportedOperation(
                 "", reason="the index of a maximum is random", remedy="Use return_indices=False."
             )
+        if input.raised is not None:  # max f(x) = f(max x), and x is closer to Gaussian
+            given: Any
+            given, function = input.raised
+            pooled: Any = operation(given, kernel_size, stride, padding, dilation, ceil_mode)
+            return function(pooled)
         kernels = per_dim(kernel_size, dims)
         strides = per_dim(stride, dims) if stride else kernels
         paddings, dilations = per_dim(padding, dims), per_dim(dilation, dims)
@@ -214,21 +142,27 @@ def _register_max_pool(
 
         outs = pool(torch.empty((1, *input.shape[-dims:]), device="meta")).shape[-dims:]
 
+        windows = [
+            _Windows(i - dims, outs[i], kernels[i], strides[i], paddings[i], dilations[i])
+            for i in range(dims)
+        ]
+
         def moments(mean: Tensor, var: Tensor) -> Marginal:
             working = torch.promote_types(mean.dtype, torch.float32)
-            marginal = (mean.to(working), var.to(working))
-            for i in range(dims):
-                marginal = _largest_along(
-                    marginal, i - dims, outs[i], kernels[i], strides[i], paddings[i], dilations[i]
-                )
-            return marginal[0].to(mean.dtype), marginal[1].to(mean.dtype)
+            finite = mean.to(working).clamp_min(_OUTSIDE)
+            centre, spread = _pooled((finite, var.to(working)), windows)
+            lost = centre <= _OUTSIDE  # nothing but minus infinity
+            return torch.where(lost, pool(mean), centre.to(mean.dtype)), spread.to(mean.dtype)
 
         def composed(x: Any) -> Any:
-            for i in range(dims):
-                x = _composed_along(
-                    x, i - dims, outs[i], kernels[i], strides[i], paddings[i], dilations[i]
-                )
-            return x
+            outside, floor = _hopeless(x)
+            alone = -pool(-outside.to(x.dtype)) == 1  # windows that hold nothing else
+            certain = pool(x.loc)
+            if some := bool(outside.any()):  # differences from them would lose every digit
+                x = torch.where(outside, floor, x)
+            for each in windows:
+                x = _composed_along(x, each)
+            return torch.where(alone, certain, x) if some else x
 
         return Joint((input,), function=pool, moments=moments, composed=composed)
 

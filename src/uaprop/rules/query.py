@@ -30,6 +30,7 @@ def decision(*args: Any, **kwargs: Any) -> Any:
         reason="its answer would be random, but not Gaussian",
         remedy='Decide on x.mean instead, or use method="samples" on a function that ends in '
         "scores.",
+        smooth=False,
     )
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kinds import Linear, Random
-from .pool import per_dim
+from .average import per_dim
 
 __all__ = ["convolve_repeated"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..kinds import Linear, Random, Select
 from ..registry import rule
-from .pool import adaptive_average
+from .average import adaptive_average
 
 
 @rule(F.pad)

@@ -55,7 +55,8 @@ _BOTH = (
     *("movedim", "moveaxis", "squeeze", "unsqueeze", "flip", "fliplr", "flipud", "roll", "rot90"),
     *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "diagonal", "adjoint"),
     *("index_select", "gather", "take_along_dim", "repeat_interleave", "tile", "broadcast_to"),
-    *("clone", "tril", "triu", "ravel", "hsplit", "vsplit", "diag", "masked_select"),
+    *("clone", "tril", "triu", "ravel", "hsplit", "vsplit", "dsplit", "diag", "masked_select"),
+    *("diag_embed", "take"),
 )
 _METHODS = (
     *("view", "view_as", "reshape_as", "expand", "expand_as", "repeat", "contiguous", "unfold"),

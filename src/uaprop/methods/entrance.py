@@ -1,0 +1,100 @@
+"""Two ways into a model: by calling it, and by the graph that ``torch.export`` captures of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from ..dispatch import admit
+from ..dispatch.graph import CapturedModel, ran_into
+from ..errors import UnsupportedOperation
+from .arguments import Arguments, is_gaussian
+
+__all__ = ["either_way", "with_notes"]
+
+Model = Callable[..., Any]
+
+
+def either_way(
+    model: Model | ExportedProgram, arguments: Arguments, run: Callable[[Model], Any]
+) -> tuple[Any, str]:
+    """Run a model on Gaussians, by its graph if it cannot take them as it is.
+
+    That is so if it runs on the arguments' means and fails on the arguments, but not for want of a
+    rule: the graph would end at the same operation.
+
+    Args:
+        model: any callable on tensors, or a program of ``torch.export``.
+        arguments: its arguments.
+        run: what to do with a callable on Gaussians.
+
+    Returns:
+        What ``run`` returns, and how the model was entered: "" if by calling it.
+
+    Raises:
+        UnsupportedOperation: if an operation has no rule, or the model can be entered neither way.
+        Exception: the model's own error, if it fails on plain tensors too.
+    """
+    admit(model)
+    if isinstance(model, ExportedProgram):
+        return run(CapturedModel(model)), "a program of torch.export"
+    try:
+        return run(model), ""
+    except UnsupportedOperation:
+        raise
+    except Exception as error:
+        if not ran_into(model, error) or not _runs_on_tensors(model, arguments):
+            raise
+        reason = _told(error)
+        try:
+            answer = run(CapturedModel(model))
+        except UnsupportedOperation:
+            raise
+        except Exception as second:
+            raise UnsupportedOperation(
+                getattr(model, "__name__", type(model).__name__),
+                reason=f"the model cannot take a Gaussian ({reason}), and running its graph, captured "
+                f"with torch.export, does not work either ({_told(second)})",
+                remedy='Use method="samples", which calls the model on tensors only.',
+            ) from error
+        return answer, f"by its graph, captured with torch.export, after {reason}"
+
+
+def _runs_on_tensors(model: Model, arguments: Arguments) -> bool:
+    """Whether the model takes the means; whatever it keeps of what it saw stays as it was."""
+    args, kwargs = arguments.filled([x.loc for x in arguments.gaussians])
+    scripted = isinstance(model, torch.jit.ScriptModule)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            if isinstance(model, nn.Module) and not scripted:
+                buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+                torch.func.functional_call(model, buffers, args, kwargs)
+            else:
+                model(*args, **kwargs)
+    except Exception:  # then the error that came up before is the model's own
+        return False
+    return True
+
+
+def with_notes(answer: Any, entrance: str, linearised: tuple[str, ...]) -> Any:
+    """The answer, with notes on how it came about in the provenance of each Gaussian."""
+    if not entrance and not linearised:
+        return answer
+
+    def note(value: Any) -> Any:
+        if is_gaussian(value) and value.provenance is not None:
+            told = replace(value.provenance, entrance=entrance, linearised=linearised)
+            return value.with_provenance(told)
+        return value
+
+    return pytree.tree_map(note, answer, is_leaf=is_gaussian)
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"

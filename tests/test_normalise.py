@@ -1,0 +1,252 @@
+"""Normalisation of correlated tensors, statistics that run, digits, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import uaprop as ua
+
+from .cases import constant
+from .test_correlated import correlated, one_source_each
+
+DOUBLE = torch.float64
+Call = Callable[[Any], Any]
+
+
+def noisy(shape: tuple[int, ...], noise: float, seed: int = 0) -> ua.Gaussian:
+    """Means of spread 1, deviations around ``noise``."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(shape, generator=generator, dtype=DOUBLE)
+    var = noise**2 * (0.25 + 1.5 * torch.rand(shape, generator=generator, dtype=DOUBLE))
+    return ua.Gaussian(mean, var)
+
+
+def errors(y: ua.Gaussian, truth: ua.Gaussian) -> tuple[float, float]:
+    """Relative errors of the deviations and errors of the means in deviations, root mean squares."""
+    std = (y.std / truth.std - 1).square().mean().sqrt()
+    mean = ((y.loc - truth.loc) / truth.std).square().mean().sqrt()
+    return float(std.detach()), float(mean.detach())
+
+
+# ------------------------------------------------------------------ independent elements
+
+LAYERS: dict[str, Callable[[int], Call]] = {
+    "layer_norm": lambda n: lambda x: F.layer_norm(x, (n,)),
+    "rms_norm": lambda n: lambda x: F.rms_norm(x, (n,)),
+    "normalize": lambda n: lambda x: F.normalize(x),
+    "group_norm": lambda n: lambda x: F.group_norm(x, 2),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("count", "noise", "limit"), [(8, 0.3, 0.02), (8, 1.0, 0.04), (32, 3.0, 0.02)]
+)
+def test_independent_elements(name: str, count: int, noise: float, limit: float) -> None:
+    elements = 2 * count if name == "group_norm" else count
+    x, call = noisy((12, elements), noise), LAYERS[name](count)
+    truth = ua.propagate(call, x, method="samples", samples=20_000)
+    for y in (call(x), call(one_source_each(x))):
+        std, mean = errors(y, truth)
+        assert std < limit + 0.005
+        assert mean < limit + 0.007
+
+
+def test_squares_of_a_normalised_vector_add_up() -> None:
+    """``Σ y² = n``, whatever the noise: means and variances have to share it."""
+    for noise in (0.03, 0.3, 3.0):
+        y = F.rms_norm(noisy((20, 16), noise), (16,), eps=0.0)
+        total = (y.loc.square() + y.var).mean(-1)
+        torch.testing.assert_close(total, torch.ones_like(total), rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("noise", [1e-1, 1e-3, 1e-5])
+def test_little_noise_keeps_its_digits(noise: float) -> None:
+    """Linear then; float32 follows, although the variance is a billionth of the mean's square."""
+    x = noisy((4, 32), noise)
+    jacobian = torch.func.vmap(torch.func.jacrev(lambda t: F.layer_norm(t, (32,))))(x.loc)
+    expected = (jacobian.square() @ x.var.unsqueeze(-1)).squeeze(-1).sqrt()
+    for dtype in (torch.float64, torch.float32):
+        y = F.layer_norm(ua.Gaussian(x.loc.to(dtype), x.var.to(dtype)), (32,))
+        torch.testing.assert_close(y.std.double(), expected, rtol=max(noise, 1e-4), atol=0)
+
+
+# ------------------------------------------------------------------ correlation
+
+
+def weights(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=DOUBLE) / shape[0] ** 0.5
+
+
+SQUARE, WIDE, NARROW, LAST = weights(16, 16), weights(16, 24), weights(16, 12), weights(24, 16)
+
+MODELS: dict[str, Call] = {
+    "linear": lambda x: F.layer_norm(x @ SQUARE, (16,)),
+    "rms": lambda x: F.rms_norm(x @ SQUARE, (16,)),
+    "twice": lambda x: F.layer_norm(F.relu(F.layer_norm(x @ WIDE, (24,))) @ LAST, (16,)),
+    "residual": lambda x: x + F.layer_norm(x @ SQUARE, (16,)),
+    "group": lambda x: F.group_norm(x @ SQUARE, 2),
+    "direction": lambda x: F.normalize(x @ NARROW),
+    "angle": lambda x: F.cosine_similarity(x @ NARROW, x[:, :12], 1).unsqueeze(1),
+    "norm": lambda x: torch.linalg.vector_norm(x @ NARROW, dim=1, keepdim=True),
+    "spread": lambda x: torch.std(x @ NARROW, dim=1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("noise", [0.3, 1.0])
+def test_correlated_elements(name: str, noise: float) -> None:
+    x = noisy((4, 16), noise)
+    truth = ua.propagate(MODELS[name], x, method="samples", samples=20_000)
+    full = errors(ua.propagate(MODELS[name], x, method="full"), truth)
+    assert max(full) < 0.06
+    sketch = errors(ua.propagate(MODELS[name], x, method="sketch", probes=512), truth)
+    assert max(sketch) < 0.09
+    hybrid = errors(ua.propagate(MODELS[name], x, method="hybrid", samples=400), truth)
+    assert max(hybrid) < 0.12
+
+
+def test_noise_that_all_elements_share() -> None:
+    """Three directions of noise for 16 elements: the normaliser is far from a sum of many."""
+    x = correlated((4, 16), 3, scale=0.3)
+    call = MODELS["linear"]
+    truth = ua.propagate(call, x, method="samples", samples=20_000)
+    for method in ("full", "sketch"):
+        std, mean = errors(ua.propagate(call, x, method=method), truth)
+        assert std < 0.15
+        assert mean < 0.1
+
+
+def test_a_level_and_a_scale_that_are_noisy_make_no_difference() -> None:
+    """Layer normalisation takes off whatever is added to all elements."""
+    mean = constant(2, 8)
+    level = torch.ones(1, 2, 8, dtype=DOUBLE)
+    y = F.layer_norm(ua.Gaussian.from_factors(mean, level), (8,))
+    assert y.std.max() < 1e-7
+    torch.testing.assert_close(y.loc, F.layer_norm(mean, (8,)))
+
+
+# ------------------------------------------------------------------ statistics that run
+
+
+@pytest.mark.parametrize("method", ["diagonal", "sketch", "full", "hybrid"])
+@pytest.mark.parametrize("kind", ["batch", "instance"])
+def test_running_statistics_move_once_towards_the_expected_ones(kind: str, method: str) -> None:
+    x = noisy((6, 2, 5), 0.8)
+
+    def layer() -> nn.Module:
+        if kind == "batch":
+            return nn.BatchNorm1d(2).double()
+        return nn.InstanceNorm1d(2, affine=True, track_running_stats=True).double()
+
+    plain = layer()
+    sums = [torch.zeros(2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)]
+    draws = x.sample(2000, generator=torch.Generator().manual_seed(0))
+    for draw in draws:
+        plain.running_mean.zero_()
+        plain.running_var.fill_(1.0)
+        plain(draw)
+        sums = [sums[0] + plain.running_mean, sums[1] + plain.running_var]
+    model = layer()
+    if method == "diagonal":
+        model(x)
+    else:
+        ua.propagate(model, x, method=method)
+    low = 0.08 if method == "hybrid" else 0.02
+    torch.testing.assert_close(model.running_mean, sums[0] / len(draws), rtol=0.02, atol=low)
+    torch.testing.assert_close(model.running_var, sums[1] / len(draws), rtol=0.02, atol=low)
+    if kind == "batch":
+        assert model.num_batches_tracked == 1
+
+
+def test_in_training_batch_normalisation_answers_for_the_batch() -> None:
+    model = nn.BatchNorm2d(3).double()
+    x = noisy((4, 3, 2, 2), 0.5)
+    y = ua.propagate(model, x, method="full")
+    truth = ua.propagate(lambda x: F.batch_norm(x, None, None, training=True), x, method="samples")
+    assert max(errors(y, truth)) < 0.05
+
+
+# ------------------------------------------------------------------ what is refused, and edges
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda x: F.layer_norm(x[:, :2], (2,)), "sign"),
+        (lambda x: F.rms_norm(x[:, :1], (1,)), "sign"),
+        (lambda x: F.normalize(x, p=1), "order 1"),
+        (lambda x: torch.linalg.vector_norm(x, 3), "order 3"),
+        (lambda x: torch.linalg.vector_norm(x, 4), "three standard"),
+        (lambda x: torch.linalg.norm(x, 2), "matrix norm"),
+        (lambda x: torch.norm(x, "nuc"), "nuclear"),
+        (lambda x: F.lp_pool1d(x, 3, 2), "three standard"),
+        (lambda x: F.batch_norm(x, None, None), "running statistics"),
+        (lambda x: F.cosine_similarity(x, x[:, :1], 1), "repeats"),
+    ],
+)
+def test_what_has_no_answer_is_refused(call: Call, problem: str) -> None:
+    with pytest.raises(ua.UnsupportedOperation, match=problem):
+        call(noisy((3, 6), 0.5))
+
+
+def test_padding_without_noise() -> None:
+    mean = torch.zeros(2, 8)
+    mean[1] = torch.arange(8.0)
+    var = torch.zeros(2, 8)
+    var[1] = 0.1
+    x = ua.Gaussian(mean.requires_grad_(), var)
+    for call in (lambda x: F.layer_norm(x, (8,)), lambda x: F.rms_norm(x, (8,)), F.normalize):
+        y = call(x)
+        assert torch.count_nonzero(y.loc[0]) == torch.count_nonzero(y.var[0]) == 0
+        (gradient,) = torch.autograd.grad(y.loc.sum() + y.var.sum(), x.loc, retain_graph=True)
+        assert torch.isfinite(gradient).all()
+
+
+def test_a_single_element_is_normalised_to_nothing() -> None:
+    y = F.layer_norm(ua.Gaussian(torch.ones(3, 1), 1.0), (1,))
+    assert torch.count_nonzero(y.loc) == torch.count_nonzero(y.var) == 0
+
+
+@pytest.mark.parametrize("layer", ["layer", "group", "batch", "instance"])
+def test_random_weights(layer: str) -> None:
+    x = noisy((3, 4, 6), 0.5)
+    weight, bias = ua.Gaussian(torch.ones(4, dtype=DOUBLE), 0.1), torch.zeros(4, dtype=DOUBLE)
+    last = ua.Gaussian(torch.ones(6, dtype=DOUBLE), 0.1)
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "layer": lambda w, b: F.layer_norm(x, (6,), None if w is None else last),
+        "group": lambda w, b: F.group_norm(x, 2, w, b),
+        "batch": lambda w, b: F.batch_norm(x, None, None, w, b, True),
+        "instance": lambda w, b: F.instance_norm(x, None, None, w, b),
+    }
+    plain, scaled = calls[layer](None, None), calls[layer](weight, bias)
+    torch.testing.assert_close(scaled.loc, plain.loc)
+    torch.testing.assert_close(scaled.var, 1.1 * plain.var + 0.1 * plain.loc.square())
+
+
+def test_methods_of_a_gaussian() -> None:
+    x = noisy((3, 6), 0.2)
+    torch.testing.assert_close(x.var(1).loc, torch.var(x, 1).loc)
+    torch.testing.assert_close(x.std(dim=1, keepdim=True).var, torch.std(x, 1, keepdim=True).var)
+    torch.testing.assert_close(x.norm(dim=1).loc, torch.linalg.vector_norm(x, dim=1).loc)
+    both: tuple[Tensor, ...] = tuple(y.loc for y in torch.var_mean(x, 1, correction=0))
+    torch.testing.assert_close(both[1], x.loc.mean(1))
+
+
+def test_models_of_torch() -> None:
+    """A transformer's and a style network's layers take a Gaussian as they are."""
+    torch.manual_seed(0)
+    norms = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.RMSNorm(8)).double()
+    x = noisy((2, 5, 8), 0.3)
+    assert norms(x).shape == (2, 5, 8)
+    maps = nn.Sequential(
+        nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.LocalResponseNorm(2), nn.LPPool2d(2, 2)
+    ).double()
+    assert maps(noisy((1, 4, 4, 4), 0.3)).shape == (1, 4, 2, 2)
