@@ -1,8 +1,9 @@
 """The noise that each model is tested at, and the errors that its moments may have.
 
 Rows are printed by ``python -m tests.models.measure``: what it measured, of ``sketch`` the largest of three
-seeds, plus one or two standard errors of 256 draws; of two such tables, with different draws, the larger. The methods' own errors are in there: ``diagonal``
-neglects correlation, and 32 probes know a deviation to one part in eight.
+seeds, plus one or two standard errors of 256 draws; of two such tables, with different draws, the larger.
+The methods' own errors are in there: ``diagonal`` neglects correlation, and 32 probes know a deviation to
+one part in eight.
 """
 
 from __future__ import annotations
