@@ -101,10 +101,10 @@ apart, after a sigmoid; most are next to nothing. At this noise that makes no di
 sigmoid the errors are the same.
 
 A backward pass for each of 360 outputs makes `linear`, `adjoint` and `hybrid` dear ({crepe[hybrid
-passes]} forward passes for `hybrid`). But a pitch moves all of them together: 16 main directions hold
+passes]} forward passes for `hybrid`). But a pitch moves all of them together: 16 directions hold
 nearly everything, and `auto`, which is `hybrid` with `rank=16`, has the same error ({crepe[auto]}) for
 {crepe[auto passes]} forward passes. `diagonal` is {crepe_logits[diagonal bias]} off: it takes activations
-to be independent, though neighbours share their inputs. `calibrated`, fitted to eight other frames of the
+to be independent, though neighbours share their inputs. `calibrated`, fitted to 48 other frames of the
 same sentence, is {crepe_logits[calibrated]} off.
 
 **Take** `auto`.
@@ -123,13 +123,13 @@ tokens.
 The noise is that of embeddings stored in 4 bits, 32 of them sharing a scale that the largest sets, as in
 llama.cpp's Q4_0: rounding to steps of that width has the deviation width/√12, a tenth of the embeddings'
 own deviation. Noise that small leaves the network nearly linear, so `linear`, `adjoint` and `hybrid`
-hardly differ from Monte Carlo. (Two of the 384 outputs are dead, their last weights being 1e-33; their
-variances underflow, and each counts as 100% off, which is 0.5% on average.)
+hardly differ from Monte Carlo. (Two of the 384 outputs are dead, their last weights being 1e-33; they
+are left out.)
 
 `diagonal` is {minilm[diagonal]} off for single numbers, but {minilm_similarity[diagonal bias]} for a
-similarity, the sum of 384 of them that vary together. `auto` is {minilm[auto bias]} off: unlike a
-classifier's scores or a pitch, the numbers of a sentence vector vary in more than 16 directions, and the
-draws that pick the directions then see too little of the rest.
+similarity, the sum of 384 of them that vary together. `auto` is {minilm[auto]} off: unlike a
+classifier's scores or a pitch, the numbers of a sentence vector vary in many more directions than the 16
+that it follows exactly, and the rest is known from 16 draws.
 
 **Take** `auto` for what you really ask, here the cosine with other sentences: put it into the model, and
 three outputs cost {minilm_similarity[auto passes]} forward passes instead of {minilm[hybrid passes]}. If
