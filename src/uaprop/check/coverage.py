@@ -71,12 +71,7 @@ def _random(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     if arguments.gaussians:
         return arguments
 
-    def gaussian(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            return Gaussian.from_covariance(leaf, _small(leaf))
-        return leaf
-
-    args, kwargs = pytree.tree_map(gaussian, (args, kwargs))
+    args, kwargs = pytree.tree_map(_noisy, (args, kwargs))
     arguments = Arguments(args, kwargs)
     if not arguments.gaussians:
         raise TypeError(
@@ -84,6 +79,13 @@ def _random(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
             "token numbers give the embedded tokens, as in coverage(model, inputs_embeds=…)"
         )
     return arguments
+
+
+def _noisy(leaf: Any) -> Any:
+    """A floating-point tensor with a little noise; anything else as it is."""
+    if isinstance(leaf, Tensor) and leaf.is_floating_point():
+        return Gaussian.from_covariance(leaf, _small(leaf))
+    return leaf
 
 
 def _small(mean: Tensor) -> Diagonal:
@@ -99,13 +101,7 @@ def _stand_in(operation: Any, args: Any, kwargs: Any, inputs: Any) -> Any:
     if inplace and isinstance(args[0], Gaussian) and value.shape == args[0].shape:
         args[0].assign(value, _small(value))
         return args[0]
-
-    def random(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor) and leaf.is_floating_point():
-            return Gaussian.from_covariance(leaf, _small(leaf))
-        return leaf
-
-    return pytree.tree_map(random, value)
+    return pytree.tree_map(_noisy, value)
 
 
 # ------------------------------------------------------------ from events to rows

@@ -74,8 +74,10 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
             answer = replace(answer, function=function)
         kind = answer if isinstance(answer, _KINDS) else None
         if isinstance(kind, Elementwise | Linear) and kind.increasing and _may_wait(kind):
-            function = plain_function(operation, args, kwargs, kind.inputs, False)
-            result: Any = _deferred(kind, function, wrap)
+            inputs = kind.inputs
+            result: Any = _deferred(
+                kind, lambda x: plain_function(operation, args, kwargs, inputs, False)(x), wrap
+            )
         else:
             result = answer if kind is None else _realise(kind, wrap)
     except UnsupportedOperation as error:
@@ -162,8 +164,7 @@ def _may_wait(kind: Elementwise | Linear) -> bool:
     (x,) = kind.inputs
     if torch.compiler.is_compiling() or not isinstance(x, Handle):
         return False
-    waiting = x.raised is not None
-    return waiting if isinstance(kind, Linear) else type(x.cov).defers
+    return x.raised is not None if isinstance(kind, Linear) else type(x.cov).defers
 
 
 def _deferred(kind: Elementwise | Linear, function: Callable[..., Any], wrap: Wrap) -> Handle:

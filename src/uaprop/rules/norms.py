@@ -74,15 +74,18 @@ def _reduction(
 # ------------------------------------------------------------------ variance over dimensions
 
 
-def _spread(
-    name: str, input: Random, dim: Any, unbiased: Any, correction: Any, keepdim: bool, power: float
-) -> Joint:
-    if isinstance(dim, bool):  # torch's older form: var(unbiased)
+def _dim_and_correction(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
+    """What torch's two forms mean: ``var(dim, correction=1)`` and the older ``var(unbiased)``."""
+    if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None:
         correction = int(unbiased)
-    taken = 1 if correction is None else correction
-    operation = getattr(torch, name)
+    return dim, 1 if correction is None else correction
+
+
+def _spread(
+    operation: Callable[..., Any], input: Random, dim: Any, taken: Any, keepdim: bool, power: float
+) -> Joint:
 
     def function(x: Tensor) -> Tensor:
         value: Tensor = operation(x, dim, correction=taken, keepdim=keepdim)
@@ -105,28 +108,26 @@ def _spread(
     return _reduction(input, function, moments, composed, dim, keepdim)
 
 
-@rule(torch.var, T.var, source="Isserlis (1918)")
-def var(
-    input: Random,
-    dim: Any = None,
-    unbiased: Any = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> Joint:
-    return _spread("var", input, dim, unbiased, correction, keepdim, 1)
+def _register_spread(
+    operation: Callable[..., Any], method: Callable[..., Any], power: float, source: str
+) -> None:
+    @rule(operation, method, exact=power == 1, source=source)
+    def spread(
+        input: Random,
+        dim: Any = None,
+        unbiased: Any = None,
+        keepdim: bool = False,
+        *,
+        correction: Any = None,
+    ) -> Joint:
+        dim, taken = _dim_and_correction(dim, unbiased, correction)
+        return _spread(operation, input, dim, taken, keepdim, power)
+
+    spread.__name__ = operation.__name__
 
 
-@rule(torch.std, T.std, exact=False, source=_SQUARES)
-def std(
-    input: Random,
-    dim: Any = None,
-    unbiased: Any = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> Joint:
-    return _spread("std", input, dim, unbiased, correction, keepdim, 0.5)
+_register_spread(torch.var, T.var, 1, "Isserlis (1918)")
+_register_spread(torch.std, T.std, 0.5, _SQUARES)
 
 
 def _register_with_mean(operation: Callable[..., Any], spread: Callable[..., Any]) -> None:
@@ -139,10 +140,7 @@ def _register_with_mean(operation: Callable[..., Any], spread: Callable[..., Any
         *,
         correction: Any = None,
     ) -> Any:
-        if isinstance(dim, bool):
-            dim, unbiased = None, dim
-        taken = correction if unbiased is None else int(unbiased)
-        taken = 1 if taken is None else taken
+        dim, taken = _dim_and_correction(dim, unbiased, correction)
         value = spread(input, dim, correction=taken, keepdim=keepdim)
         dims = list(range(input.ndim)) if dim is None else dim
         return value, torch.mean(input, dims, keepdim)

@@ -83,11 +83,14 @@ def _largest_of(entrants: list[Any]) -> Any:
 
 def far_below(input: Random) -> float:
     """A number that no element gets near to, but that is no larger in size than it need be."""
-    if input.loc.numel() == 0:
+    return _below(input.loc.detach(), input.cov.var.detach())
+
+
+def _below(mean: Tensor, var: Tensor) -> float:
+    if mean.numel() == 0:
         return 0.0
-    reach = 12 * float(input.cov.var.detach().max()) ** 0.5
-    low, high = (float(bound) for bound in input.loc.detach().aminmax())
-    return low - max(reach, high - low, 1.0)
+    low, high = (float(bound) for bound in mean.aminmax())
+    return low - max(12 * float(var.max()) ** 0.5, high - low, 1.0)
 
 
 def _hopeless(input: Any) -> tuple[Tensor, float]:
@@ -96,8 +99,7 @@ def _hopeless(input: Any) -> tuple[Tensor, float]:
     varies = var > 0
     if not bool(varies.any()):
         return mean == -torch.inf, torch.finfo(mean.dtype).min
-    low, high = (float(bound) for bound in mean[varies].aminmax())
-    floor = low - max(12 * float(var.max()) ** 0.5, high - low, 1.0)
+    floor = _below(mean[varies], var[varies])
     return ~varies & (mean < floor), floor
 
 
@@ -156,13 +158,15 @@ def _register_max_pool(
 
         def composed(x: Any) -> Any:
             outside, floor = _hopeless(x)
-            alone = -pool(-outside.to(x.dtype)) == 1  # windows that hold nothing else
-            certain = pool(x.loc)
+            inside = x
             if some := bool(outside.any()):  # differences from them would lose every digit
-                x = torch.where(outside, floor, x)
+                inside = torch.where(outside, floor, x)
             for each in windows:
-                x = _composed_along(x, each)
-            return torch.where(alone, certain, x) if some else x
+                inside = _composed_along(inside, each)
+            if not some:
+                return inside
+            alone = -pool(-outside.to(x.dtype)) == 1  # windows that hold nothing else
+            return torch.where(alone, pool(x.loc), inside)
 
         return Joint((input,), function=pool, moments=moments, composed=composed)
 

@@ -116,21 +116,9 @@ def pack_padded_sequence(*args: Any, **kwargs: Any) -> Any:
     _packed()
 
 
-@rule(torch.lstm, exact=False)
-def lstm(
-    input: Any,
-    hx: Any,
-    params: Any,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> Any:
-    _refuse_packed(hx)
-    options = (num_layers, dropout, train, bidirectional, batch_first)
-    return _network(input, hx, params, _lstm_step, *options)
+def _state(hx: Any) -> State:
+    """An initial state: an LSTM has two tensors, the others one."""
+    return tuple(hx) if isinstance(hx, tuple | list) else (hx,)
 
 
 def _register(operation: Callable[..., Any], step: Step) -> None:
@@ -148,7 +136,7 @@ def _register(operation: Callable[..., Any], step: Step) -> None:
     ) -> Any:
         _refuse_packed(hx)
         options = (num_layers, dropout, train, bidirectional, batch_first)
-        return _network(input, (hx,), params, step, *options)
+        return _network(input, _state(hx), params, step, *options)
 
     recurrent.__name__ = operation.__name__
 
@@ -157,7 +145,7 @@ def _register_cell(operation: Callable[..., Any], step: Step) -> None:
     @rule(operation, exact=False)
     def cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
         weights = (w_ih, w_hh) if b_ih is None else (w_ih, w_hh, b_ih, b_hh)
-        state = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
+        state = _state(hx)
         result = step(_linear(weights, 0, input), state, weights)
         return result if len(state) == 2 else result[0]
 
@@ -165,10 +153,10 @@ def _register_cell(operation: Callable[..., Any], step: Step) -> None:
 
 
 for _operation, _cell, _step in (
+    (torch.lstm, torch.lstm_cell, _lstm_step),
     (torch.gru, torch.gru_cell, _gru_step),
     (torch.rnn_tanh, torch.rnn_tanh_cell, _simple_step(torch.tanh)),
     (torch.rnn_relu, torch.rnn_relu_cell, _simple_step(torch.relu)),
 ):
     _register(_operation, _step)
     _register_cell(_cell, _step)
-_register_cell(torch.lstm_cell, _lstm_step)
