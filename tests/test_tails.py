@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from mpmath import mp
 from torch.autograd import forward_ad
 
-from uaprop.numerics import clipped, rectified
+from uaprop.numerics import clipped, kernel, rectified
 from uaprop.numerics.moments import untracked
-from uaprop.numerics.tails import partial_moments
+from uaprop.numerics.tails import partial_moments, partial_moments_of_values
 
 from . import oracle
 from .test_moments import FUNCTIONS
@@ -21,11 +22,15 @@ every_kinked = pytest.mark.parametrize("name", KINKED)
 CHUNKED = ["relu", "leaky_relu", "clamp_min"]
 
 
+both_ways = pytest.mark.parametrize("moments", [partial_moments, partial_moments_of_values])
+
+
+@both_ways
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_partial_moments_against_mpmath(dtype: torch.dtype) -> None:
+def test_partial_moments_against_mpmath(moments: Any, dtype: torch.dtype) -> None:
     """Full precision: the exponent's rounding error grows with t², the rest stays at a few units."""
     t = torch.linspace(0, 12, 97, dtype=torch.float64).to(dtype)
-    values = partial_moments(t)
+    values = moments(t)
     for i, point in enumerate(t.tolist()):
         with mp.workdps(60):
             exact = [mp.erfc(point / mp.sqrt(2)) / 2]
@@ -36,16 +41,15 @@ def test_partial_moments_against_mpmath(dtype: torch.dtype) -> None:
             assert abs(float(value[i]) / float(truth) - 1) < tolerance, point
 
 
+@both_ways
 @pytest.mark.parametrize(("dtype", "end"), [(torch.float64, 37.6), (torch.float32, 13.0)])
-def test_partial_moments_fall_to_zero(dtype: torch.dtype, end: float) -> None:
+def test_partial_moments_fall_to_zero(moments: Any, dtype: torch.dtype, end: float) -> None:
     beyond = torch.tensor([end, end + 1, 1e10, math.inf], dtype=dtype)
-    assert all((value == 0).all() for value in partial_moments(beyond))
-    before = partial_moments(torch.linspace(0, end - 0.1, 200, dtype=dtype))
+    assert all((value == 0).all() for value in moments(beyond))
+    before = moments(torch.linspace(0, end - 0.1, 200, dtype=dtype))
     assert all((value > 0).all() and (value.diff() < 0).all() for value in before)
     assert before[0][-1] < 4 * torch.finfo(dtype).tiny
-    assert all(
-        value.isnan().all() for value in partial_moments(torch.tensor([math.nan], dtype=dtype))
-    )
+    assert all(value.isnan().all() for value in moments(torch.tensor([math.nan], dtype=dtype)))
 
 
 @every_kinked
@@ -75,7 +79,7 @@ def test_chunks_and_layouts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     var = torch.full((30,), 0.3, dtype=torch.float64)
     kept = mean.clone(), var.clone()
     whole = FUNCTIONS[name](mean, var.expand(70, 30).contiguous())
-    monkeypatch.setattr(rectified, "_CHUNK", 128)
+    monkeypatch.setattr(kernel, "_CHUNK", 128)
     for result in (
         FUNCTIONS[name](mean, var.expand(70, 30)),
         FUNCTIONS[name](mean, var),

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .moments import Moments, folded
+from .kernel import evaluate
+from .moments import Moments, folded, untracked
 from .rectified import relu
 
 __all__ = ["Marginal", "larger", "sharp_union", "tournament"]
@@ -42,9 +43,18 @@ def sharp_union(
     return mean_h + gap.mean, (var_h * (1 - 2 * gap.gain) + gap.var).clamp_min(0)
 
 
+def _larger(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> Marginal:
+    return sharp_union(relu, (mean_a, var_a), (mean_b, var_b))
+
+
 def larger(a: Marginal, b: Marginal) -> Marginal:
     """Mean and variance of the larger of two independent Gaussians."""
-    return sharp_union(relu, a, b)
+    tensors = (*a, *b)
+    alike = all(t.shape == a[0].shape and t.dtype == a[0].dtype for t in tensors)
+    if not alike or not untracked(*tensors):
+        return _larger(*tensors)
+    mean, var = evaluate(_larger, tensors)
+    return mean, var
 
 
 def tournament(entrants: Sequence[Marginal]) -> Marginal:

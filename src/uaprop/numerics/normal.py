@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .moments import untracked
-from .tails import partial_moments
+from .tails import partial_moments, partial_moments_of_values
 
 __all__ = ["SQRT_2PI", "pdf", "scaled_partial_moments", "upper_partial_moments"]
 
@@ -67,8 +67,9 @@ def upper_partial_moments(t: Tensor, order: int = 2) -> list[Tensor]:
     Returns:
         ``order + 1`` tensors of ``t``'s shape.
     """
-    if order <= 2 and untracked(t):
-        return list(partial_moments(t)[: order + 1])
+    if order <= 2:
+        function = partial_moments_of_values if untracked(t) else partial_moments
+        return list(function(t)[: order + 1])
     close = torch.where(t < _SPLIT[t.dtype][0], t, 0)
     tail = 0.5 * torch.erfc(close * _SQRT_HALF)
     direct = _recurrence(tail, pdf(close) - close * tail, close, order)

@@ -10,41 +10,49 @@ side and the jump ``Δ`` to the other side's slope::
 because ``f(x) = f(m) + n (x - m) + |Δ|·(what lies beyond the kink)`` and ``Cov(x, (−x)₊) = −v Q``.
 For ``a = 0, b = 1`` this is the report's UAReLU with the sign of its variance corrected
 (erratum 1); written this way nothing cancels, for any mean and any variance.
+
+With the density ``p = φ(t)/σ`` at the kink, ``P = P(x > 0)``, ``M = E[x₊]`` and ``N = E[(−x)₊]`` the derivatives
+are, by ``∂E[g]/∂m = E[g']`` and ``∂E[g]/∂v = ½ E[g'']`` (Price 1958)::
+
+    ∂E[f]   = (E[f'],  ½ (b - a) p)
+    ∂E[f']  = ((b - a) p,  -½ (b - a) p m/v)
+    ∂Var[f] = (2 (b - a) (b M (1 - P) + a N P),  a² (1 - P) + b² P - (b - a) p E[f])
+
+Nothing cancels there either.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from .moments import (
-    MomentFunction,
-    Moments,
-    folded,
-    in_chunks,
-    standard,
-    untracked,
-    working_precision,
-)
-from .normal import upper_partial_moments
-from .tails import partial_moments
-
-_CHUNK = 2**15  # elements for each thread
+from .kernel import Kernel
+from .moments import Moments, standard, working_precision
+from .tails import end_of, partial_moments, partial_moments_of_values
 
 __all__ = ["absolute", "clamp_max", "clamp_min", "kinked", "leaky", "relu"]
 
+_SQRT_2PI = math.sqrt(2 * math.pi)
 
-def kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tensor) -> Moments:
+
+def _distance(mean: Tensor, var: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """``σ`` and ``t = |m|/σ``, at most where the tail is empty; neither has infinite gradients."""
+    end = end_of(mean.dtype)
+    some = var > 0
+    std = torch.where(some, var, 1).sqrt()
+    away = torch.where(positive, mean, -mean)
+    far = ~some | (away > end * std)
+    return torch.where(some, std, 0), torch.where(far, end, away / torch.where(far, 1, std))
+
+
+def _kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tensor) -> Moments:
     """Slope ``left`` for negative ``x``, slope ``right`` for positive ``x``."""
-    if not isinstance(left, Tensor) and not isinstance(right, Tensor) and _are_values(mean, var):
-        return _by_chunk(functools.partial(_kinked_values, left=left, right=right), mean, var)
-    std, z = standard(mean, var)
     positive = mean > 0
-    tail, first, second = upper_partial_moments(-folded(z, positive))
+    std, t = _distance(mean, var, positive)
+    tail, first, second = partial_moments(t)
     # as tensors: torch.where would take two numbers for float32
     left = torch.as_tensor(left, dtype=mean.dtype, device=mean.device)
     right = torch.as_tensor(right, dtype=mean.dtype, device=mean.device)
@@ -53,25 +61,40 @@ def kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tenso
     return Moments(
         near * mean + (right - left) * std * first,
         near + jump * tail,
-        var * (near * near + 2 * near * jump * tail + jump * jump * (second - first * first)),
+        var.clamp_min(0)
+        * (near * near + 2 * near * jump * tail + jump * jump * (second - first * first)),
     )
 
 
-def _are_values(mean: Tensor, var: Tensor) -> bool:
-    return untracked(mean, var) and (mean.shape, mean.dtype) == (var.shape, var.dtype)
-
-
-def _by_chunk(function: MomentFunction, mean: Tensor, var: Tensor) -> Moments:
-    """In pieces that stay in the cache, into place: to allocate memory costs more than to compute."""
-    size = _CHUNK * torch.get_num_threads()
-    if mean.numel() <= size:
-        return function(mean, var)
-    result = Moments(*(mean.new_empty(mean.shape) for _ in Moments._fields))
-    flat = (t.reshape(-1).split(size) for t in (mean, var, *result))
-    for m, v, *places in zip(*flat, strict=True):
-        for place, values in zip(places, function(m, v), strict=True):
-            place.copy_(values)
-    return result
+def _kinked_gradient(
+    mean: Tensor,
+    var: Tensor,
+    by_mean: Tensor,
+    by_gain: Tensor,
+    by_var: Tensor,
+    left: float | Tensor,
+    right: float | Tensor,
+) -> tuple[Tensor, Tensor]:
+    positive = mean > 0
+    std, t = _distance(mean, var, positive)
+    tail, first, _ = partial_moments(t)
+    some = torch.where(var > 0, var, 1)
+    density = torch.where(first > 0, torch.exp(-0.5 * t * t) / _SQRT_2PI, 0) * some.rsqrt()
+    short = std * first  # the smaller one of M and N
+    above = torch.where(positive, mean, 0) + short
+    below = torch.where(positive, 0, -mean) + short
+    chance, other = torch.where(positive, 1 - tail, tail), torch.where(positive, tail, 1 - tail)
+    jump = right - left
+    value, slope = right * above - left * below, left * other + right * chance
+    bend = jump * density
+    return (
+        by_mean * slope
+        + by_gain * bend
+        + by_var * 2 * jump * (right * above * other + left * below * chance),
+        by_mean * 0.5 * bend
+        - by_gain * 0.5 * bend * mean / some
+        + by_var * (left * left * other + right * right * chance - bend * value),
+    )
 
 
 def _beyond(mean: Tensor, var: Tensor, on_right: Callable[..., Tensor]) -> tuple[Tensor, ...]:
@@ -83,12 +106,16 @@ def _beyond(mean: Tensor, var: Tensor, on_right: Callable[..., Tensor]) -> tuple
     std = torch.threshold(var, 0.0, 0.0).sqrt_()
     # not 0/0: at zero variance t is infinite
     t = mean.abs().add_(torch.finfo(mean.dtype).tiny).div_(std)
-    tail, first, second = partial_moments(t)
+    tail, first, second = partial_moments_of_values(t)
     return std, tail, first, second.addcmul_(first, first, value=-1), on_right(mean, 0, out=t)
 
 
-def _kinked_values(mean: Tensor, var: Tensor, left: float, right: float) -> Moments:
-    """:func:`kinked` without gradients."""
+def _kinked_values(
+    mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tensor
+) -> Moments:
+    """:func:`_kinked` without gradients."""
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return _kinked(mean, var, left, right)
     std, tail, first, spread, side = _beyond(mean, var, torch.gt)
     lost = tail.addcmul_(side, tail, value=-2).mul_(right - left)  # Δ Q
     near = (1 - side).mul_(left).add_(side, alpha=right)
@@ -96,35 +123,59 @@ def _kinked_values(mean: Tensor, var: Tensor, left: float, right: float) -> Mome
     return Moments(
         torch.mul(near, mean).addcmul_(std, first, value=right - left),
         lost.add_(near),
-        spread.mul_(var),
+        spread.mul_(var.clamp_min(0)),
     )
 
 
+def _relu(mean: Tensor, var: Tensor) -> Moments:
+    """:func:`_kinked` with fewer steps, for the slopes 0 and 1: ``n² + 2nΔQ`` is 0 or ``1 - 2Q``."""
+    positive = mean > 0
+    std, t = _distance(mean, var, positive)
+    tail, first, second = partial_moments(t)
+    surplus = torch.where(positive, 1 - 2 * tail, 0)
+    return Moments(
+        torch.where(positive, mean, 0) + std * first,
+        tail + surplus,
+        (second - first * first + surplus) * var.clamp_min(0),
+    )
+
+
+def _relu_gradient(
+    mean: Tensor, var: Tensor, by_mean: Tensor, by_gain: Tensor, by_var: Tensor
+) -> tuple[Tensor, Tensor]:
+    return _kinked_gradient(mean, var, by_mean, by_gain, by_var, 0.0, 1.0)
+
+
 def _relu_values(mean: Tensor, var: Tensor) -> Moments:
-    return _above(mean.clamp_min(0), var, _beyond(mean, var, torch.gt))
-
-
-def _clamp_min_values(mean: Tensor, var: Tensor, bound: float) -> Moments:
-    return _above(mean.clamp_min(bound), var, _beyond(mean - bound, var, torch.ge))
-
-
-def _above(floor: Tensor, var: Tensor, beyond: tuple[Tensor, ...]) -> Moments:
-    """:func:`_kinked_values` with fewer steps, for the slopes 0 and 1: ``n² + 2nΔQ`` is 0 or ``1 - 2Q``."""
-    std, tail, first, spread, side = beyond
+    """:func:`_relu` without gradients."""
+    std, tail, first, spread, side = _beyond(mean, var, torch.gt)
     surplus = side.addcmul_(side, tail, value=-2)
-    return Moments(floor.addcmul_(std, first), tail.add_(surplus), spread.add_(surplus).mul_(var))
+    return Moments(
+        mean.clamp_min(0).addcmul_(std, first),
+        tail.add_(surplus),
+        spread.add_(surplus).mul_(var.clamp_min(0)),
+    )
 
 
-@working_precision
-def relu(mean: Tensor, var: Tensor) -> Moments:
-    """``max(x, 0)``; the report's equations (19) and (20) with erratum 1 corrected."""
-    mean, var = torch.broadcast_tensors(mean, var)
-    if _are_values(mean, var):
-        return _by_chunk(_relu_values, mean, var)
-    return in_chunks(lambda m, v: kinked(m, v, 0.0, 1.0), mean, var, size=_CHUNK)
+def _clamp_min(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
+    """A ReLU moved to ``bound``; like torch's clamp it has the slope 1 there."""
+    above = mean >= bound
+    std, t = _distance(mean - bound, var, above)
+    tail, first, second = partial_moments(t)
+    return Moments(
+        torch.where(above, mean, bound).to(mean.dtype) + std * first,
+        torch.where(above, 1 - tail, tail),
+        var.clamp_min(0) * (torch.where(above, 1 - 2 * tail, 0) + second - first * first),
+    )
 
 
-@working_precision
+kinked = Kernel(_kinked, _kinked_gradient, _kinked_values)
+"""Slopes ``left`` and ``right``, numbers or tensors."""
+relu = Kernel(_relu, _relu_gradient, _relu_values)
+"""``max(x, 0)``; the report's equations (19) and (20) with erratum 1 corrected."""
+_CLAMP_MIN = Kernel(_clamp_min)
+
+
 def leaky(mean: Tensor, var: Tensor, negative_slope: float | Tensor) -> Moments:
     """``x`` for positive ``x``, ``negative_slope · x`` otherwise; the slope may be a tensor."""
     return kinked(mean, var, negative_slope, 1.0)
@@ -138,24 +189,11 @@ def absolute(mean: Tensor, var: Tensor) -> Moments:
     return kinked(mean, var, -1.0, 1.0)._replace(gain=torch.erf(z * math.sqrt(0.5)))
 
 
-@working_precision
 def clamp_min(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
     """``max(x, bound)``, a ReLU moved to ``bound``."""
-    if not isinstance(bound, Tensor) and _are_values(mean, var):
-        return _by_chunk(functools.partial(_clamp_min_values, bound=bound), mean, var)
-    std, z = standard(mean - bound, var)
-    above = mean >= bound
-    t = -folded(z, above)
-    t = torch.where(t < 0, -t, t)  # at the bound without variance
-    tail, first, second = upper_partial_moments(t)
-    return Moments(
-        torch.where(above, mean, bound).to(mean.dtype) + std * first,
-        torch.where(above, 1 - tail, tail),
-        var * (torch.where(above, 1 - 2 * tail, 0.0) + second - first * first),
-    )
+    return _CLAMP_MIN(mean, var, bound)
 
 
-@working_precision
 def clamp_max(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
     """``min(x, bound) = -max(-x, -bound)``."""
     flipped = clamp_min(-mean, var, -bound)

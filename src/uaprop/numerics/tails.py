@@ -1,4 +1,4 @@
-"""The normal's partial moments ``I_0, I_1, I_2`` by one polynomial, for values without gradients.
+"""The normal's partial moments ``I_0, I_1, I_2`` by one polynomial: nothing to choose from, nothing to iterate.
 
 See ``normal.py`` for what they are. All three follow from ``r = I_2/I_1`` by sums, products and one division
 of positive numbers, so each is as accurate, relatively, as ``r`` and the density are::
@@ -15,94 +15,119 @@ numbers is many times slower.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["partial_moments"]
+__all__ = ["end_of", "partial_moments", "partial_moments_of_values"]
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
+_NEARLY = 0.999  # of the way to the end, where the tail is cut off
 
 
 class _Fit(NamedTuple):
     end: float
-    k: Tensor  # numbers as tensors: torch.addcmul adds them for free
-    zero: Tensor
-    scale: Tensor  # √(2π)
-    highest: float  # coefficient of r/s
-    coefficients: list[Tensor]  # the others, in falling powers
-
-
-def _fit(dtype: torch.dtype, end: float, k: float, *coefficients: float) -> _Fit:
-    *others, highest = coefficients
-    numbers = (k, 0.0, _SQRT_2PI, *reversed(others))
-    square, zero, scale, *rest = (torch.tensor(x, dtype=dtype, device="cpu") for x in numbers)
-    return _Fit(end, square, zero, scale, highest, rest)
+    k: float
+    coefficients: tuple[float, ...]  # of r/s, in rising powers of s
 
 
 _FITS = {
     # largest relative error 1.8e-8
-    torch.float32: _fit(
-        torch.float32,
+    torch.float32: _Fit(
         13.0,
         16.0,
-        0.2500004134,
-        -6.779296268e-6,
-        0.00393693732,
-        -6.617713004e-5,
-        0.00014080658,
-        -5.558267568e-5,
-        9.536047193e-6,
-        -1.061151496e-6,
-        5.792259052e-8,
+        (
+            0.2500004134,
+            -6.779296268e-6,
+            0.00393693732,
+            -6.617713004e-5,
+            0.00014080658,
+            -5.558267568e-5,
+            9.536047193e-6,
+            -1.061151496e-6,
+            5.792259052e-8,
+        ),
     ),
     # largest relative error 1e-16
-    torch.float64: _fit(
-        torch.float64,
+    torch.float64: _Fit(
         37.6,
         25.0,
-        0.16000000000058225,
-        -9.7456837160104248e-12,
-        0.00332800007383037485,
-        -3.37227193649107165e-10,
-        0.0000249866444700096904,
-        -2.34023220552484317e-9,
-        -4.04336217418009507e-7,
-        -5.18004528648122769e-9,
-        -2.36035575984658159e-10,
-        -4.48007218618563824e-9,
-        2.89248463695958518e-9,
-        -1.65865056736435546e-9,
-        7.53970617742737117e-10,
-        -2.56233828967621266e-10,
-        6.60729440993750682e-11,
-        -1.29145238653116806e-11,
-        1.89090170316678572e-12,
-        -2.01503595263224298e-13,
-        1.47130193331263303e-14,
-        -6.5369985199085199e-16,
-        1.32380131254061485e-17,
+        (
+            0.16000000000058225,
+            -9.7456837160104248e-12,
+            0.00332800007383037485,
+            -3.37227193649107165e-10,
+            0.0000249866444700096904,
+            -2.34023220552484317e-9,
+            -4.04336217418009507e-7,
+            -5.18004528648122769e-9,
+            -2.36035575984658159e-10,
+            -4.48007218618563824e-9,
+            2.89248463695958518e-9,
+            -1.65865056736435546e-9,
+            7.53970617742737117e-10,
+            -2.56233828967621266e-10,
+            6.60729440993750682e-11,
+            -1.29145238653116806e-11,
+            1.89090170316678572e-12,
+            -2.01503595263224298e-13,
+            1.47130193331263303e-14,
+            -6.5369985199085199e-16,
+            1.32380131254061485e-17,
+        ),
     ),
 }
 
 
+def end_of(dtype: torch.dtype) -> float:
+    """Where the tail is taken to be empty."""
+    return _FITS[dtype].end
+
+
 def partial_moments(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``I_0(t), I_1(t), I_2(t)`` for ``t ≥ 0``, which may be infinite; ``t`` is left as it is.
+    """``I_0(t), I_1(t), I_2(t)`` for ``t ≥ 0``, which may be infinite.
 
     Returns:
-        Three new tensors of ``t``'s shape, without gradients.
+        Three tensors of ``t``'s shape.
     """
-    fit = _FITS[t.dtype]
-    t = t.clamp(0, fit.end)
-    s = torch.addcmul(fit.k, t, t).sqrt_().sub_(t)
-    ratio = torch.add(fit.coefficients[0], s, alpha=fit.highest)
-    for coefficient in fit.coefficients[1:]:
+    end, k, coefficients = _FITS[t.dtype]
+    t = t.clamp(0, end)
+    s = (t * t + k).sqrt() - t
+    ratio = s * coefficients[-1] + coefficients[-2]
+    for coefficient in coefficients[-3::-1]:
+        ratio = ratio * s + coefficient
+    ratio = ratio * s
+    density = torch.exp(t * t * -0.5)
+    density = torch.where(t < _NEARLY * end, density, 0)
+    tail = t + ratio
+    first = density / (t * tail * _SQRT_2PI + _SQRT_2PI)
+    return tail * first, first, ratio * first
+
+
+def partial_moments_of_values(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same without gradients and with few allocations; ``t`` is left as it is."""
+    end, k, coefficients = _FITS[t.dtype]
+    # numbers as tensors: torch.addcmul adds them for free
+    square, zero, scale, second, *rest = _numbers(t.dtype)
+    t = t.clamp(0, end)
+    s = torch.addcmul(square, t, t).sqrt_().sub_(t)
+    ratio = torch.add(second, s, alpha=coefficients[-1])
+    for coefficient in rest:
         torch.addcmul(coefficient, ratio, s, out=ratio)
     ratio.mul_(s)
-    density = torch.addcmul(fit.zero, t, t, value=-0.5, out=s).exp_()
-    torch.threshold_(density, math.exp(-0.499 * fit.end**2), 0.0)  # zero at the end
+    density = torch.addcmul(zero, t, t, value=-0.5, out=s).exp_()
+    torch.threshold_(density, math.exp(-0.5 * (_NEARLY * end) ** 2), 0.0)
     tail = t + ratio
-    first = density.div_(torch.addcmul(fit.scale, t, tail, value=_SQRT_2PI, out=t))
+    first = density.div_(torch.addcmul(scale, t, tail, value=_SQRT_2PI, out=t))
     return tail.mul_(first), first, ratio.mul_(first)
+
+
+@functools.cache
+def _numbers(dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """``k``, 0, √(2π), and all coefficients but the highest in falling powers."""
+    fit = _FITS[dtype]
+    numbers = (fit.k, 0.0, _SQRT_2PI, *fit.coefficients[-2::-1])
+    return tuple(torch.tensor(x, dtype=dtype, device="cpu") for x in numbers)

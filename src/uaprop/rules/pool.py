@@ -13,6 +13,7 @@ from ..errors import UnsupportedOperation
 from ..kinds import Joint, Random
 from ..numerics.largest import largest
 from ..numerics.maximum import Marginal, tournament
+from ..numerics.moments import untracked
 from ..registry import rule
 from .average import per_dim
 
@@ -66,6 +67,21 @@ def _pooled(marginal: Marginal, windows: list[_Windows]) -> Marginal:
     for w in windows:
         marginal = tournament(_entrants(marginal, w))
     return marginal
+
+
+_PIECE = 2**18  # elements of a piece that stays in the cache
+
+
+def _by_piece(moments: Callable[..., Marginal], mean: Tensor, var: Tensor, dims: int) -> Marginal:
+    """Some planes (images of one channel) at a time, which spares the memory that all would need."""
+    if mean.numel() <= _PIECE or mean.ndim <= dims or not untracked(mean, var):
+        return moments(mean, var)
+    lead, area = mean.shape[:-dims], mean.shape[-dims:]
+    planes = max(1, _PIECE // area.numel())
+    cut = (t.reshape(-1, *area).split(planes) for t in (mean, var))
+    pieces = [moments(m, v) for m, v in zip(*cut, strict=True)]
+    means, variances = (torch.cat(column) for column in zip(*pieces, strict=True))
+    return means.unflatten(0, lead), variances.unflatten(0, lead)
 
 
 def larger_of(a: Any, b: Any) -> Any:
@@ -153,8 +169,11 @@ def _register_max_pool(
             working = torch.promote_types(mean.dtype, torch.float32)
             finite = mean.to(working).clamp_min(_OUTSIDE)
             centre, spread = _pooled((finite, var.to(working)), windows)
+            centre, spread = centre.to(mean.dtype), spread.to(mean.dtype)
             lost = centre <= _OUTSIDE  # nothing but minus infinity
-            return torch.where(lost, pool(mean), centre.to(mean.dtype)), spread.to(mean.dtype)
+            if untracked(mean, var) and not bool(lost.any()):
+                return centre, spread
+            return torch.where(lost, pool(mean), centre), spread
 
         def composed(x: Any) -> Any:
             outside, floor = _hopeless(x)
@@ -168,7 +187,12 @@ def _register_max_pool(
             alone = -pool(-outside.to(x.dtype)) == 1  # windows that hold nothing else
             return torch.where(alone, pool(x.loc), inside)
 
-        return Joint((input,), function=pool, moments=moments, composed=composed)
+        return Joint(
+            (input,),
+            function=pool,
+            moments=lambda mean, var: _by_piece(moments, mean, var, dims),
+            composed=composed,
+        )
 
     max_pool.__name__ = f"max_pool{dims}d"
 

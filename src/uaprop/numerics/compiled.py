@@ -1,0 +1,189 @@
+"""Elementwise functions compiled to one loop over memory, once for each machine.
+
+A dozen operations of torch read and write memory a dozen times; TorchInductor makes one loop of them,
+vectorised and on all threads. ``torch.compile`` would take seconds of every process to find its own cache.
+So the loop is compiled ahead of time (AOTInductor) to a shared library under ``~/.cache/uaprop`` (the
+environment variable ``UAPROP_CACHE`` names another folder), which the next process loads in milliseconds.
+
+To compile takes about ten seconds. It begins by itself once a function has had enough work in this process
+for that to pay, and says so; ``ua.fused(True)`` does not wait, ``ua.fused(False)`` never compiles nor uses
+what is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Program", "fused", "program", "worked"]
+
+Function = Callable[..., Sequence[Tensor]]
+Program = Callable[[list[Tensor]], list[Tensor]]
+_Key = tuple[Function, torch.dtype, int, str]
+log = logging.getLogger("uaprop")
+
+_PAYS = 2**28  # elements, some seconds of work without it
+_lock = threading.RLock()
+_loaded: dict[_Key, Program] = {}
+_work: dict[_Key, int] = {}
+_failed = False  # there is no compiler
+
+
+class fused:  # noqa: N801, used like a function, as torch.no_grad is
+    """Whether the moments of nonlinearities run as compiled kernels; also a context manager.
+
+    By default they do where the kernel is in the cache already, or there has been enough work for compiling
+    to pay. The results agree within rounding. The switch holds for all threads.
+
+    Args:
+        mode: ``True`` compiles at the first call; ``False`` never compiles, and uses nothing compiled;
+            ``None`` is the default.
+    """
+
+    mode: bool | None = None
+
+    def __init__(self, mode: bool | None = True) -> None:
+        self._before = fused.mode
+        fused.mode = mode
+
+    def __enter__(self) -> fused:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        fused.mode = self._before
+
+
+def program(
+    function: Function, dtype: torch.dtype, vectors: int, further: str = ""
+) -> Program | None:
+    """The compiled loop of an elementwise function.
+
+    Args:
+        function: of vectors of one length and of numbers (tensors without dimensions), to such vectors.
+        dtype: of all of them.
+        vectors: how many vectors it takes.
+        further: what it takes after them, ``v`` for a vector and ``n`` for a number each.
+
+    Returns:
+        From a list of contiguous vectors and numbers to a list of vectors; None if there is none yet, or it
+        is not to be used.
+    """
+    mode = fused.mode
+    if mode is False:
+        return None
+    found = _loaded.get((function, dtype, vectors, further))
+    if found is not None or _failed:
+        return found
+    return _find(function, dtype, vectors, further, mode is True)
+
+
+def worked(function: Function, dtype: torch.dtype, vectors: int, further: str, count: int) -> None:
+    """Note that a function has been evaluated for so many elements without its program."""
+    key = (function, dtype, vectors, further)
+    _work[key] = _work.get(key, 0) + count
+
+
+def _find(
+    function: Function, dtype: torch.dtype, vectors: int, further: str, at_once: bool
+) -> Program | None:
+    """From the cache; or compiled, if asked to or once that pays."""
+    global _failed
+    key = (function, dtype, vectors, further)
+    if not at_once and 0 < _work.get(key, 0) < _PAYS:
+        return None
+    module = function.__module__.rpartition(".")[2]
+    name = f"{module}.{function.__name__.strip('_')}-{str(dtype)[6:]}-{'v' * vectors}{further}"
+    path = _folder() / f"{name}-{_machine()}.so"
+    with _lock:
+        if key not in _loaded and not path.exists():
+            if not at_once and _work.get(key, 0) < _PAYS:
+                return None
+            try:
+                _build(name, function, dtype, "v" * vectors + further, path)
+            except Exception as error:
+                # Whatever a compiler may miss: the answer is the same without it, and comes later.
+                _failed = True
+                reason = str(error).strip().partition("\n")[0]
+                log.warning("uaprop: moments run without a compiler: %s", reason)
+                return None
+        if key not in _loaded:
+            runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)  # type: ignore[attr-defined]
+            _loaded[key] = runner.run
+        return _loaded[key]
+
+
+def _folder() -> Path:
+    if chosen := os.environ.get("UAPROP_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uaprop"
+
+
+@functools.cache
+def _machine() -> str:
+    """What a compiled loop depends on: these files, torch, the processor."""
+    known = hashlib.sha256(f"{torch.__version__} {platform.machine()}".encode())
+    known.update(torch.backends.cpu.get_cpu_capability().encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        known.update(path.read_bytes())
+    cpu = Path("/proc/cpuinfo")
+    if cpu.exists():
+        known.update(next((x for x in cpu.read_text().splitlines() if "flags" in x), "").encode())
+    return known.hexdigest()[:16]
+
+
+class _Loop(torch.nn.Module):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.function(*arguments))
+
+
+def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: Path) -> None:
+    log.warning("uaprop: compiling %s, once for this machine; ua.fused(False) prevents it", name)
+    started = time.perf_counter()
+    examples = tuple(torch.rand((1024,) if kind == "v" else (), dtype=dtype) for kind in takes)
+    length = torch.export.Dim("length", min=2)
+    shapes: Any = (tuple({0: length} if kind == "v" else None for kind in takes),)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=path.parent) as folder,
+        torch.no_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # torch's, about its own parts
+        from torch import _inductor as inductor  # takes seconds to import, so only here
+
+        exported = torch.export.export(
+            _Loop(function), examples, dynamic_shapes=shapes, strict=False
+        )
+        options = {
+            "aot_inductor.package": False,
+            "aot_inductor.output_path": str(Path(folder) / "loop.so"),
+            "cpp.dynamic_threads": True,  # as many as torch uses when it runs
+        }
+        built: Any = inductor.aot_compile(exported.module(), examples, options=options)
+        shutil.move(built, Path(folder) / "done.so")
+        os.replace(Path(folder) / "done.so", path)  # whole or not at all
+    log.warning("uaprop: compiled %s in %.0f s", name, time.perf_counter() - started)

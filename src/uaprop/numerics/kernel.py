@@ -1,0 +1,187 @@
+"""Elementwise functions that run in one pass over memory, with or without gradients.
+
+A :class:`Kernel` is a formula in plain torch, and knows three ways to run it: as it is, where a program is
+being traced or transformed; compiled to one loop (:mod:`~uaprop.numerics.compiled`); and in pieces that
+stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .compiled import program, worked
+from .moments import Moments
+
+__all__ = ["Kernel", "evaluate", "in_memory"]
+
+Number = float | Tensor
+_CHUNK = 2**15  # elements for each thread
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Kernel:
+    """Moments of a scalar function; computed in float32 for half precision.
+
+    Args:
+        formula: takes mean and variance of one shape and further numbers, or tensors that broadcast to that
+            shape; elementwise, traceable and differentiable. Its variance is not negative.
+        gradient: takes the same, with the gradients of a loss by mean, gain and variance of the output in
+            between, and returns those by mean and variance of the input. Without it the formula is
+            differentiated.
+        values: the formula with fewer allocations, for values whose derivatives nobody asks for.
+    """
+
+    def __init__(
+        self,
+        formula: Callable[..., Moments],
+        gradient: Callable[..., Sequence[Tensor]] | None = None,
+        values: Callable[..., Moments] | None = None,
+    ) -> None:
+        self.formula = formula
+        self.gradient = gradient
+        self.values = values or formula
+
+    def __call__(self, mean: Tensor, var: Tensor, *numbers: Number) -> Moments:
+        """The moments, of the broadcast shape of mean and variance."""
+        dtype = mean.dtype
+        if dtype in _HALF:
+            result = self(mean.float(), var.float(), *numbers)
+            return Moments(*(t.to(dtype) for t in result))
+        if mean.shape != var.shape:
+            mean, var = torch.broadcast_tensors(mean, var)
+        given = [mean, var, *(n for n in numbers if isinstance(n, Tensor))]
+        if not in_memory(given) or var.dtype != dtype:
+            return self.formula(mean, var, *numbers)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+            if self.gradient is None or any(t.requires_grad for t in given[2:]):
+                return self.formula(mean, var, *numbers)
+            return Moments(*_Differentiable.apply(self, mean, var, *numbers))
+        return Moments(*evaluate(self.formula, (mean, var), numbers, self.values))
+
+
+class _Differentiable(torch.autograd.Function):
+    """Mean, gain and variance with the kernel's own gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, *arguments: Any) -> tuple[Tensor, ...]:
+        mean, var, *numbers = arguments
+        ctx.kernel, ctx.numbers = kernel, numbers
+        ctx.save_for_backward(mean, var)
+        return tuple(evaluate(kernel.formula, (mean, var), numbers, kernel.values))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        mean, var = ctx.saved_tensors
+        gradient, numbers = ctx.kernel.gradient, ctx.numbers
+        if torch.is_grad_enabled() or not in_memory(grads):  # a second derivative, or many at once
+            found = gradient(mean, var, *grads, *numbers)
+        else:
+            found = evaluate(gradient, (mean, var, *grads), numbers)
+        return None, *found, *(None for _ in numbers)
+
+
+def in_memory(tensors: Sequence[Tensor]) -> bool:
+    """Whether these are values in this computer's memory: not traced, not transformed, on a CPU."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
+        return False
+    return forward_ad._current_level < 0 and all(
+        type(t) in (Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors
+    )
+
+
+def evaluate(
+    function: Callable[..., Any],
+    tensors: Sequence[Tensor],
+    numbers: Sequence[Number] = (),
+    values: Callable[..., Any] | None = None,
+) -> Sequence[Tensor]:
+    """An elementwise function without gradients: compiled, or in pieces.
+
+    Args:
+        function: of tensors of one shape, and of numbers or tensors that broadcast to it.
+        tensors: its first arguments, of one shape and dtype.
+        numbers: its further arguments.
+        values: the same function for the case that it is not compiled.
+
+    Returns:
+        What the function returns, of the tensors' shape, and laid out in memory like the first.
+    """
+    first = tensors[0]
+    shape, dtype = first.shape, first.dtype
+    if first.numel() == 0 or dtype not in (torch.float32, torch.float64):
+        found: Sequence[Tensor] = (values or function)(*tensors, *numbers)
+        return found
+    if not _is_dense(first):
+        first = first.contiguous()
+    flat = [_like(t, first) for t in tensors]
+    further = ""
+    if numbers:
+        extra = [_number(n, first) for n in numbers]
+        further = "".join("v" if n.ndim else "n" for n in extra)
+        flat += extra
+    run = program(function, dtype, len(tensors), further)
+    if run is not None:
+        results: Sequence[Tensor] = run(flat)
+    else:
+        worked(function, dtype, len(tensors), further, first.numel())
+        results = _in_pieces(values or function, flat, len(tensors), numbers)
+    if len(shape) == 1:
+        return results
+    strides = first.stride()
+    return [t.as_strided(shape, strides) for t in results]
+
+
+def _in_pieces(
+    function: Callable[..., Any], flat: list[Tensor], count: int, numbers: Sequence[Number]
+) -> Sequence[Tensor]:
+    """In pieces that stay in the cache, into place: to allocate memory costs more than to compute."""
+    further = [t if t.ndim else n for t, n in zip(flat[count:], numbers, strict=True)]
+    arguments = [*flat[:count], *further]
+    length, size = flat[0].numel(), _CHUNK * torch.get_num_threads()
+    if length <= size:
+        found: Sequence[Tensor] = function(*arguments)
+        return found
+    results: list[Tensor] = []
+    for start in range(0, length, size):
+        piece = slice(start, start + size)
+        cut = (a[piece] if isinstance(a, Tensor) and a.ndim else a for a in arguments)
+        found = function(*cut)
+        if not results:
+            results = [flat[0].new_empty(length) for _ in found]
+        for whole, part in zip(results, found, strict=True):
+            whole[piece] = part
+    return results
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether it fills a piece of memory, in the usual order or with the channels last."""
+    return tensor.is_contiguous() or (
+        tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def _like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A vector of all elements, in the order that the other's have in memory, which is dense."""
+    if tensor.stride() != other.stride():
+        tensor = torch.empty_like(other).copy_(tensor)
+    return tensor if tensor.ndim == 1 else tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _number(value: Number, like: Tensor) -> Tensor:
+    if not isinstance(value, Tensor):
+        return _constant(float(value), like.dtype)
+    value = value.to(like.dtype)
+    return _like(value.expand(like.shape), like) if value.ndim else value
+
+
+@functools.lru_cache(256)
+def _constant(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device="cpu")
