@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
-from ..numerics.moments import root
+from ..numerics.moments import Moments, root, untracked
+from ..numerics.stacked import combined, residual_scale, squares
 from .base import Covariance, Result, composed, per_batch_element
 from .derivative import along, floating
 from .response import with_gain
@@ -135,25 +136,18 @@ class Factors(Covariance):
         (x,) = kind.inputs
         loc, values, sources = x.loc, x.cov.values, x.cov.sources
         with _tracking(sources), x.cov.own_choices():
-            moments = kind.moments(loc, x.cov.var)
+            if len(sources) == 1 and untracked(loc, values):
+                moments, factors, lost = _in_place(kind, loc, values, sources[0])
+            else:
+                moments, factors, lost = _plainly(kind, loc, x.cov, sources)
+            if bool((lost > 0).any()):  # factors cancel or underflow: fresh signs
+                spread = root(lost)
+                factors = factors + signed(spread, len(values), sources[0].generator)
+                total = sum_of_squares(factors)  # the signs may agree with the factors by chance
+                off = (spread > 0) & (total > 0)
+                factors = factors * torch.where(off, root(moments.var / total), 1)
             if moments.mean.shape != x.shape:  # a bound of a clamp can have more elements
                 loc = loc.expand(moments.mean.shape)
-                values = expanded(values, moments.mean.shape)
-            rest = (moments.var - moments.gain.square() * x.cov.var).clamp_min(0)
-            product = _squares(values, sources)
-            norm = sum_of_squares(product)
-            usable = norm > torch.finfo(norm.dtype).tiny
-            scale = root(torch.where(usable, rest / norm, 0))
-            if not product.requires_grad and not scale.requires_grad:
-                factors = product.mul_(scale).addcmul_(values, moments.gain)  # it is nobody else's
-            else:
-                factors = torch.addcmul(product * scale, values, moments.gain)
-            if not bool((usable | (rest == 0)).all()):  # factors cancel or underflow: fresh signs
-                lost = root(torch.where(usable, 0, rest))
-                factors = factors + signed(lost, len(values), sources[0].generator)
-                total = sum_of_squares(factors)  # the signs may agree with the factors by chance
-                off = (lost > 0) & (total > 0)
-                factors = factors * torch.where(off, root(moments.var / total), 1)
         mean = moments.mean
         if _linearised(sources):
             mean = with_gain(loc, moments.mean, moments.gain)
@@ -212,6 +206,37 @@ class Factors(Covariance):
             mask = signed(spread, count, sources[0].generator)
             draws = x.loc * count**-0.5 + values[_partners(sources)]
             return x.loc, cls(values + mask * draws, sources)
+
+
+def _in_place(
+    kind: Elementwise, loc: Tensor, values: Tensor, sources: Sources
+) -> tuple[Moments, Tensor, Tensor]:
+    """Moments, factors and what variance they lack, in few passes over memory."""
+    partners = sources.partners()
+    var, norm = squares(values, partners)
+    moments = kind.moments(loc, var)
+    if moments.mean.shape != loc.shape:
+        shape = moments.mean.shape
+        values, var, norm = expanded(values, shape), var.expand(shape), norm.expand(shape)
+    scale, lost = residual_scale(moments.var, moments.gain, var, norm)
+    return moments, combined(values, partners, moments.gain, scale), lost
+
+
+def _plainly(
+    kind: Elementwise, loc: Tensor, cov: Factors, sources: tuple[Sources, ...]
+) -> tuple[Moments, Tensor, Tensor]:
+    """The same for any sources, and differentiable."""
+    moments = kind.moments(loc, cov.var)
+    values = cov.values
+    if moments.mean.shape != loc.shape:
+        values = expanded(values, moments.mean.shape)
+    rest = (moments.var - moments.gain.square() * cov.var).clamp_min(0)
+    product = _squares(values, sources)
+    norm = sum_of_squares(product)
+    usable = norm > torch.finfo(norm.dtype).tiny
+    scale = root(torch.where(usable, rest / norm, 0))
+    factors = torch.addcmul(product * scale, values, moments.gain)
+    return moments, factors, torch.where(usable, 0, rest)
 
 
 def _linearised(sources: tuple[Sources, ...]) -> bool:

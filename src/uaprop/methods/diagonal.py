@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..covariance import Diagonal
+from ..numerics.precision import variances_in
 from ..provenance import Provenance
 from .arguments import Arguments, explained
 
 __all__ = ["check_independent", "diagonal"]
 
 
-def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def diagonal(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    var_dtype: torch.dtype | None = None,
+) -> Any:
     """Run the model on Gaussians with independent elements.
 
     Two convolutions where a plain pass has one, and moments where it has an activation. The standard
@@ -24,6 +33,8 @@ def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         model: any callable on tensors.
         args: its positional arguments, Gaussians among them.
         kwargs: its keyword arguments.
+        var_dtype: ``torch.bfloat16`` sums up variances in that; deviations change by about 0.2%, and
+            convolutions of variances take half the time on processors that know the format.
 
     Returns:
         The model's answer, in Gaussians.
@@ -32,7 +43,10 @@ def diagonal(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         TypeError: if an input is not of independent elements.
     """
     check_independent("diagonal", Arguments(args, kwargs))
-    return explained(model(*args, **kwargs), Provenance("diagonal"))
+    with variances_in(var_dtype):
+        answer = model(*args, **kwargs)
+    options = {} if var_dtype is None else {"var_dtype": var_dtype}
+    return explained(answer, Provenance("diagonal", options))
 
 
 def check_independent(method: str, arguments: Arguments) -> None:

@@ -34,7 +34,7 @@ __all__ = ["Program", "fused", "program", "worked"]
 
 Function = Callable[..., Sequence[Tensor]]
 Program = Callable[[list[Tensor]], list[Tensor]]
-_Key = tuple[Function, torch.dtype, int, str]
+_Key = tuple[Function, torch.dtype, str]
 log = logging.getLogger("uaprop")
 
 _PAYS = 2**28  # elements, some seconds of work without it
@@ -73,53 +73,49 @@ class fused:  # noqa: N801, used like a function, as torch.no_grad is
         fused.mode = self._before
 
 
-def program(
-    function: Function, dtype: torch.dtype, vectors: int, further: str = ""
-) -> Program | None:
-    """The compiled loop of an elementwise function.
+def program(function: Function, dtype: torch.dtype, takes: str) -> Program | None:
+    """The compiled loop of a function, elementwise in a length that all its tensors share.
 
     Args:
-        function: of vectors of one length and of numbers (tensors without dimensions), to such vectors.
+        function: from tensors to tensors.
         dtype: of all of them.
-        vectors: how many vectors it takes.
-        further: what it takes after them, ``v`` for a vector and ``n`` for a number each.
+        takes: what it takes, a letter for each argument: ``v`` a vector of that length, ``s`` a stack of
+            vectors ``(rows, length)``, ``i`` one whole number for each row, ``n`` a number.
 
     Returns:
-        From a list of contiguous vectors and numbers to a list of vectors; None if there is none yet, or it
-        is not to be used.
+        From a list of contiguous tensors to a list of tensors; None if there is none yet, or it is not to
+        be used.
     """
     mode = fused.mode
     if mode is False:
         return None
-    found = _loaded.get((function, dtype, vectors, further))
+    found = _loaded.get((function, dtype, takes))
     if found is not None or _failed:
         return found
-    return _find(function, dtype, vectors, further, mode is True)
+    return _find(function, dtype, takes, mode is True)
 
 
-def worked(function: Function, dtype: torch.dtype, vectors: int, further: str, count: int) -> None:
+def worked(function: Function, dtype: torch.dtype, takes: str, count: int) -> None:
     """Note that a function has been evaluated for so many elements without its program."""
-    key = (function, dtype, vectors, further)
+    key = (function, dtype, takes)
     _work[key] = _work.get(key, 0) + count
 
 
-def _find(
-    function: Function, dtype: torch.dtype, vectors: int, further: str, at_once: bool
-) -> Program | None:
+def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> Program | None:
     """From the cache; or compiled, if asked to or once that pays."""
     global _failed
-    key = (function, dtype, vectors, further)
+    key = (function, dtype, takes)
     if not at_once and 0 < _work.get(key, 0) < _PAYS:
         return None
     module = function.__module__.rpartition(".")[2]
-    name = f"{module}.{function.__name__.strip('_')}-{str(dtype)[6:]}-{'v' * vectors}{further}"
+    name = f"{module}.{function.__name__.strip('_')}-{str(dtype)[6:]}-{takes}"
     path = _folder() / f"{name}-{_machine()}.so"
     with _lock:
         if key not in _loaded and not path.exists():
             if not at_once and _work.get(key, 0) < _PAYS:
                 return None
             try:
-                _build(name, function, dtype, "v" * vectors + further, path)
+                _build(name, function, dtype, takes, path)
             except Exception as error:
                 # Whatever a compiler may miss: the answer is the same without it, and comes later.
                 _failed = True
@@ -127,7 +123,7 @@ def _find(
                 log.warning("uaprop: moments run without a compiler: %s", reason)
                 return None
         if key not in _loaded:
-            runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)  # type: ignore[attr-defined]
+            runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
             _loaded[key] = runner.run
         return _loaded[key]
 
@@ -163,9 +159,18 @@ class _Loop(torch.nn.Module):
 def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: Path) -> None:
     log.warning("uaprop: compiling %s, once for this machine; ua.fused(False) prevents it", name)
     started = time.perf_counter()
-    examples = tuple(torch.rand((1024,) if kind == "v" else (), dtype=dtype) for kind in takes)
-    length = torch.export.Dim("length", min=2)
-    shapes: Any = (tuple({0: length} if kind == "v" else None for kind in takes),)
+    rows, length = torch.export.Dim("rows", min=2), torch.export.Dim("length", min=2)
+    examples, shapes = [], []
+    for kind in takes:
+        shape, dynamic = {
+            "v": ((1024,), {0: length}),
+            "s": ((8, 1024), {0: rows, 1: length}),
+            "i": ((8,), {0: rows}),
+            "n": ((), None),
+        }[kind]
+        whole = torch.zeros(shape, dtype=torch.long) if kind == "i" else None
+        examples.append(torch.rand(shape, dtype=dtype) if whole is None else whole)
+        shapes.append(dynamic)
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(dir=path.parent) as folder,
@@ -176,14 +181,14 @@ def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: 
         from torch import _inductor as inductor  # takes seconds to import, so only here
 
         exported = torch.export.export(
-            _Loop(function), examples, dynamic_shapes=shapes, strict=False
+            _Loop(function), tuple(examples), dynamic_shapes=(tuple(shapes),), strict=False
         )
         options = {
             "aot_inductor.package": False,
             "aot_inductor.output_path": str(Path(folder) / "loop.so"),
             "cpp.dynamic_threads": True,  # as many as torch uses when it runs
         }
-        built: Any = inductor.aot_compile(exported.module(), examples, options=options)
+        built: Any = inductor.aot_compile(exported.module(), tuple(examples), options=options)
         shutil.move(built, Path(folder) / "done.so")
         os.replace(Path(folder) / "done.so", path)  # whole or not at all
     log.warning("uaprop: compiled %s in %.0f s", name, time.perf_counter() - started)

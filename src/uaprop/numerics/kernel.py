@@ -53,9 +53,11 @@ class Kernel:
         if dtype in _HALF:
             result = self(mean.float(), var.float(), *numbers)
             return Moments(*(t.to(dtype) for t in result))
-        if mean.shape != var.shape:
-            mean, var = torch.broadcast_tensors(mean, var)
-        given = [mean, var, *(n for n in numbers if isinstance(n, Tensor))]
+        bounds = [n for n in numbers if isinstance(n, Tensor)]
+        if bounds or mean.shape != var.shape:  # a bound can have more elements than what it clamps
+            shape = torch.broadcast_shapes(mean.shape, var.shape, *(n.shape for n in bounds))
+            mean, var = mean.expand(shape), var.expand(shape)
+        given = [mean, var, *bounds]
         if not in_memory(given) or var.dtype != dtype:
             return self.formula(mean, var, *numbers)
         if torch.is_grad_enabled() and any(t.requires_grad for t in given):
@@ -122,16 +124,16 @@ def evaluate(
     if not _is_dense(first):
         first = first.contiguous()
     flat = [_like(t, first) for t in tensors]
-    further = ""
+    takes = "v" * len(flat)
     if numbers:
         extra = [_number(n, first) for n in numbers]
-        further = "".join("v" if n.ndim else "n" for n in extra)
+        takes += "".join("v" if n.ndim else "n" for n in extra)
         flat += extra
-    run = program(function, dtype, len(tensors), further)
+    run = program(function, dtype, takes)
     if run is not None:
         results: Sequence[Tensor] = run(flat)
     else:
-        worked(function, dtype, len(tensors), further, first.numel())
+        worked(function, dtype, takes, first.numel())
         results = _in_pieces(values or function, flat, len(tensors), numbers)
     if len(shape) == 1:
         return results

@@ -11,8 +11,8 @@ because ``f(x) = f(m) + n (x - m) + |Δ|·(what lies beyond the kink)`` and ``Co
 For ``a = 0, b = 1`` this is the report's UAReLU with the sign of its variance corrected
 (erratum 1); written this way nothing cancels, for any mean and any variance.
 
-With the density ``p = φ(t)/σ`` at the kink, ``P = P(x > 0)``, ``M = E[x₊]`` and ``N = E[(−x)₊]`` the derivatives
-are, by ``∂E[g]/∂m = E[g']`` and ``∂E[g]/∂v = ½ E[g'']`` (Price 1958)::
+With the density ``p = φ(t)/σ`` at the kink, ``P = P(x > 0)``, ``M = E[x₊]`` and ``N = E[(−x)₊]`` the
+derivatives by ``m`` and by ``v`` are, as ``∂E[g]/∂m = E[g']`` and ``∂E[g]/∂v = ½ E[g'']`` (Price 1958)::
 
     ∂E[f]   = (E[f'],  ½ (b - a) p)
     ∂E[f']  = ((b - a) p,  -½ (b - a) p m/v)

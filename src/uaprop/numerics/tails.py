@@ -1,4 +1,4 @@
-"""The normal's partial moments ``I_0, I_1, I_2`` by one polynomial: nothing to choose from, nothing to iterate.
+"""The normal's partial moments ``I_0, I_1, I_2`` by one polynomial, without cases or iterations.
 
 See ``normal.py`` for what they are. All three follow from ``r = I_2/I_1`` by sums, products and one division
 of positive numbers, so each is as accurate, relatively, as ``r`` and the density are::
@@ -109,7 +109,7 @@ def partial_moments(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def partial_moments_of_values(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same without gradients and with few allocations; ``t`` is left as it is."""
-    end, k, coefficients = _FITS[t.dtype]
+    end, _, coefficients = _FITS[t.dtype]
     # numbers as tensors: torch.addcmul adds them for free
     square, zero, scale, second, *rest = _numbers(t.dtype)
     t = t.clamp(0, end)

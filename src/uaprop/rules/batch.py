@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Joint, Linear, Random
+from ..numerics.constants import derived
 from ..registry import rule
 from .normalise import SOURCE, Groups, affine, channelwise, normalise
 
@@ -19,12 +22,9 @@ def _fixed(
     input: Random, mean: Tensor, var: Tensor, weight: Any, bias: Any, momentum: Any, eps: float
 ) -> Linear:
     """Statistics that are given: a factor and an offset for each channel."""
-    shape = (-1, *[1] * (input.ndim - 2))
-    scale = torch.rsqrt(var + eps)
-    if weight is not None:
-        scale = scale * weight
-    shift = -mean * scale if bias is None else bias - mean * scale
-    scale, shift = scale.view(shape), shift.view(shape)
+    scale, shift, squared, rises = derived(
+        _factors, mean, var, weight, bias, numbers=(eps, input.ndim)
+    )
 
     def function(x: Tensor) -> Tensor:
         stacked = not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x)
@@ -36,14 +36,26 @@ def _fixed(
             y.register_hook(lambda grad: None if grad is None else grad.contiguous())
         return y
 
-    waiting = input.raised is not None
     return Linear(
         (input,),
         affine=function,
         linear=lambda x: (x * scale).to(x.dtype),
-        squared=lambda v: (v * scale.square()).to(v.dtype),
-        increasing=waiting and bool((scale > 0).all()),
+        squared=lambda v: (v * squared).to(v.dtype),
+        increasing=input.raised is not None and rises(),
     )
+
+
+def _factors(
+    mean: Tensor, var: Tensor, weight: Any, bias: Any, eps: float, dims: int
+) -> tuple[Tensor, Tensor, Tensor, Callable[[], bool]]:
+    """Factor, offset and squared factor of each channel; and whether all factors are positive."""
+    shape = (-1, *[1] * (dims - 2))
+    scale = torch.rsqrt(var + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    rises = functools.cache(lambda: bool((scale > 0).all()))
+    return scale.view(shape), shift.view(shape), scale.square().view(shape), rises
 
 
 def _track(input: Any, groups: Groups, mean: Any, var: Any, momentum: float) -> None:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Linear, Random, plain
+from ..numerics.constants import derived
+from ..numerics.precision import reduced, rounded
 from ..registry import rule
 
 T = torch.Tensor
@@ -52,12 +54,21 @@ def product(
 
 def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bool) -> Tensor:
     """The map with its constant operand squared; float16 would lose squares below 6e-8."""
-    dtype = var.dtype
-    if dtype == torch.float16 and isinstance(factor, Tensor):
-        return _squared(function, var.float(), factor.float(), flipped).to(dtype)
-    square = factor * factor
+    dtype, low = var.dtype, reduced(var)
+    if low is not None:
+        var = rounded(var, low)
+    elif dtype == torch.float16:
+        var = var.float()
+    square = derived(_square, factor, numbers=(low,)) if isinstance(factor, Tensor) else factor**2
     result: Tensor = function(square, var, None) if flipped else function(var, square, None)
-    return result
+    return result.to(dtype) if low is None else rounded(result, low).to(dtype)
+
+
+def _square(factor: Tensor, low: torch.dtype | None) -> Tensor:
+    if low is not None:
+        return rounded(factor * factor, low)
+    factor = factor.float() if factor.dtype == torch.float16 else factor
+    return factor * factor
 
 
 def scaled_by(input: Random, factor: Any) -> Linear:

@@ -1,0 +1,97 @@
+"""What is computed from a frozen model's weights, kept from pass to pass.
+
+Squared weights and the factors of a batch norm do not change as long as the weights do not. Inside ``with
+Constants():`` they are computed once; the keeper is the caller's, and forgets nothing but what has changed.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["Constants", "derived"]
+
+T = TypeVar("T")
+
+
+class _Here(threading.local):
+    keeper: Constants | None = None
+
+
+_here = _Here()
+
+
+class Constants:
+    """Keeps what :func:`derived` computes while this is entered, in this thread."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __enter__(self) -> Constants:
+        self._outer, _here.keeper = _here.keeper, self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _here.keeper = self._outer
+
+    def get(self, function: Callable[..., T], tensors: tuple[Any, ...], numbers: Any) -> T:
+        """The function's value, computed anew if a tensor was written to or replaced."""
+        key = (function, *(id(t) for t in tensors), *numbers)
+        state = tuple((t.data_ptr(), t._version, t.dtype) for t in tensors if t is not None)
+        found = self._known.get(key)
+        if found is not None and found[0] == state:
+            value: T = found[1]
+            return value
+        value = function(*tensors, *numbers)
+        self._known[key] = state, value
+        for t in tensors:
+            if t is not None:  # a number may be given to another tensor later
+                weakref.finalize(t, self._known.pop, key, None)
+        return value
+
+
+def derived(
+    function: Callable[..., T], *tensors: Tensor | None, numbers: tuple[Any, ...] = ()
+) -> T:
+    """``function(*tensors, *numbers)``, from the keeper if there is one.
+
+    Args:
+        function: of a model's weights; the same object each time.
+        *tensors: the weights, or None.
+        numbers: further arguments.
+
+    Returns:
+        The function's value; computed where a derivative by a weight is asked for, or a program traced.
+    """
+    keeper = _here.keeper
+    if (
+        keeper is None
+        or torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack()
+        or any(
+            t is not None and (t.is_inference() or (t.requires_grad and torch.is_grad_enabled()))
+            for t in tensors
+        )
+    ):
+        return function(*tensors, *numbers)
+    return keeper.get(function, tensors, numbers)

@@ -1,0 +1,106 @@
+"""Stacks of vectors: what a nonlinearity does to the factors of every element.
+
+For each element, factors ``f_r`` over sources ``r`` become ``g f_r + s f_r f_p(r)`` with the gain ``g``, each
+source's partner ``p(r)``, and ``s`` such that the second term has the variance that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .compiled import program, worked
+from .kernel import evaluate, in_memory
+
+__all__ = ["combined", "residual_scale", "squares"]
+
+
+def squares(stack: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
+    """``Σ_r f_r²`` and ``Σ_r (f_r f_p(r))²``.
+
+    Args:
+        stack: ``(rows, …)``.
+        partners: ``(rows,)``, whole numbers.
+
+    Returns:
+        Two tensors without the first dimension.
+    """
+    found = _run(_squares, "si", (stack, partners), stack.shape[1:])
+    if found is not None:
+        return found[0], found[1]
+    total, other = stack[0].square(), None
+    for row in stack[1:]:
+        total.addcmul_(row, row)
+    for row, partner in zip(stack, partners.tolist(), strict=True):
+        product = row * stack[partner]
+        other = product.square_() if other is None else other.addcmul_(product, product)
+    assert other is not None
+    return total, other
+
+
+def _squares(stack: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
+    return stack.square().sum(0), (stack * stack[partners]).square().sum(0)
+
+
+def combined(stack: Tensor, partners: Tensor, gain: Tensor, scale: Tensor) -> Tensor:
+    """``g f_r + s f_r f_p(r)``, a new stack; gain and scale have no first dimension."""
+    found = _run(_combined, "sivv", (stack, partners, gain, scale), stack.shape)
+    if found is not None:
+        return found[0]
+    return stack[partners].mul_(stack).mul_(scale).addcmul_(stack, gain)
+
+
+def _combined(stack: Tensor, partners: Tensor, gain: Tensor, scale: Tensor) -> tuple[Tensor]:
+    return (stack * (gain + scale * stack[partners]),)
+
+
+def residual_scale(var: Tensor, gain: Tensor, given: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """``s = √((v_out - g² v_in) / norm)``, and the variance left where the norm is too small for that.
+
+    Args:
+        var: ``v_out``.
+        gain: ``g``.
+        given: ``v_in``.
+        norm: the second of :func:`squares`.
+
+    Returns:
+        Two tensors of one shape.
+    """
+    scale, lost = evaluate(_residual_scale, (var, gain, given, norm))
+    return scale, lost
+
+
+def _residual_scale(
+    var: Tensor, gain: Tensor, given: Tensor, norm: Tensor
+) -> tuple[Tensor, Tensor]:
+    rest = (var - gain * gain * given).clamp_min(0)
+    usable = norm > torch.finfo(norm.dtype).tiny
+    ratio = torch.where(usable, rest / torch.where(usable, norm, 1), 0)
+    return ratio.sqrt(), torch.where(usable, 0, rest)
+
+
+def _run(
+    function: Callable[..., Any], takes: str, tensors: Sequence[Tensor], shape: torch.Size
+) -> list[Tensor] | None:
+    """The function's compiled loop on contiguous tensors, if there is one."""
+    stack = tensors[0]
+    if stack.dtype not in (torch.float32, torch.float64) or stack.numel() == 0:
+        return None
+    if len(stack) < 2 or not in_memory(tensors):
+        return None
+    run = program(function, stack.dtype, takes)
+    if run is None:
+        worked(function, stack.dtype, takes, stack.numel())
+        return None
+    flat = [
+        t.contiguous()
+        if kind == "i"
+        else t.reshape(len(stack), -1)
+        if kind == "s"
+        else t.reshape(-1)
+        for kind, t in zip(takes, tensors, strict=True)
+    ]
+    return [t.view(shape) for t in run([t.contiguous() for t in flat])]
