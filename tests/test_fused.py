@@ -1,0 +1,214 @@
+"""Compiled moments: the same numbers as without a compiler, made once, found again, refused quietly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import uaprop as ua
+from uaprop.numerics import compiled, maximum, rectified, stacked
+
+TOLERANCE = {"rtol": 3e-5, "atol": 1e-37}  # the exponential's own rounding, far out in the tail
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(autouse=True)
+def afresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a new process, with a cache that these tests share."""
+    monkeypatch.setenv("UAPROP_CACHE", str(folder))
+    for name, value in (("_loaded", {}), ("_work", {}), ("_failed", False)):
+        monkeypatch.setattr(compiled, name, value)
+    with ua.fused(None):
+        yield
+
+
+def points(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means and variances from tiny to huge, and no variance at all."""
+    size = torch.logspace(-30, 15, 46, dtype=torch.float64)
+    mean = torch.cat([-size, torch.zeros(1), size, torch.linspace(-20, 20, 81)])
+    var = torch.cat([torch.zeros(1), size])
+    return tuple(t.to(dtype) for t in torch.meshgrid(mean, var, indexing="ij"))  # type: ignore[return-value]
+
+
+def no_compiler(*_: Any) -> None:
+    raise RuntimeError("there is no compiler")
+
+
+def test_relu_and_its_gradient_agree_within_rounding() -> None:
+    mean, var = points()
+    weights = torch.randn(3, *mean.shape, generator=torch.Generator().manual_seed(0))
+
+    def run() -> list[torch.Tensor]:
+        m, v = mean.clone().requires_grad_(), var.clone().requires_grad_()
+        result = rectified.relu(m, v)
+        sum((w * t).sum() for w, t in zip(weights, result, strict=True)).backward()
+        with torch.no_grad():
+            values = rectified.relu(mean, var)
+        return [*(t.detach() for t in result), *values, m.grad, v.grad]
+
+    with ua.fused(False):
+        plain = run()
+    assert not compiled._loaded
+    with ua.fused(True):
+        fast = run()
+    assert len(compiled._loaded) == 2
+    for a, b in zip(fast, plain, strict=True):
+        assert not a.isnan().any()
+        torch.testing.assert_close(a, b, **TOLERANCE)
+
+
+def test_gradients_of_gradients_and_extremes() -> None:
+    """The closed form against finite differences, twice; and finite wherever the moments are."""
+    mean = torch.linspace(-6, 6, 25, dtype=torch.float64).requires_grad_()
+    var = torch.linspace(0.1, 3, 25, dtype=torch.float64).requires_grad_()
+    for function in (rectified.relu, lambda m, v: rectified.leaky(m, v, 0.2)):
+        assert torch.autograd.gradcheck(lambda m, v, f=function: tuple(f(m, v)), (mean, var))
+        assert torch.autograd.gradgradcheck(lambda m, v, f=function: tuple(f(m, v)), (mean, var))
+    wild, wide = (t.clone().requires_grad_() for t in points())
+    sum(t.sum() for t in rectified.relu(wild, wide)).backward()
+    assert wild.grad.isfinite().all()
+
+
+def test_compiled_once_and_found_by_the_next_process(folder: Path) -> None:
+    """Which does not even import the compiler."""
+    with ua.fused(True):
+        mean, var = points()
+        expected = rectified.relu(mean, var).var.sum()
+    code = """
+        import sys, torch
+        from uaprop.numerics import compiled, rectified
+        torch.set_num_threads(1)
+        size = torch.logspace(-30, 15, 46, dtype=torch.float64)
+        mean = torch.cat([-size, torch.zeros(1), size, torch.linspace(-20, 20, 81)]).float()
+        var = torch.cat([torch.zeros(1), size]).float()
+        mean, var = torch.meshgrid(mean, var, indexing="ij")
+        print(float(rectified.relu(mean, var).var.sum()))
+        assert len(compiled._loaded) == 1
+        assert "torch._inductor" not in sys.modules
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "UAPROP_CACHE": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not found.stderr
+    assert float(found.stdout) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_compiling_waits_until_it_pays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built: list[str] = []
+    monkeypatch.setenv("UAPROP_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiled, "_PAYS", 1000)
+    monkeypatch.setattr(compiled, "_build", lambda name, *_: (built.append(name), no_compiler()))
+    x = torch.ones(400)
+    for _ in range(3):
+        rectified.relu(x, x)
+        assert not built
+    rectified.relu(x, x)
+    assert built == ["rectified.relu-float32-vv"]
+
+
+def test_a_missing_compiler_is_told_once_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("UAPROP_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiled, "_build", no_compiler)
+    mean, var = points()
+    with ua.fused(False):
+        plain = rectified.relu(mean, var)
+    with ua.fused(True), caplog.at_level(logging.WARNING, "uaprop"):
+        for _ in range(3):
+            found = rectified.relu(mean, var)
+    assert [r.getMessage() for r in caplog.records] == [
+        "uaprop: moments run without a compiler: there is no compiler"
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+
+
+def test_the_switch_holds_inside_and_goes_back() -> None:
+    ua.fused(False)
+    assert compiled.program(rectified._relu, torch.float32, "vv") is None
+    with ua.fused(True):
+        assert compiled.fused.mode is True
+        with ua.fused(False):
+            assert compiled.fused.mode is False
+        assert compiled.fused.mode is True
+    assert compiled.fused.mode is False
+
+
+def test_the_larger_of_two_and_layouts() -> None:
+    """Channels last stays so, transposed and broadcast inputs are what they are."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(2, 3, 5, 4, generator=generator) for _ in range(2))
+    last = {"memory_format": torch.channels_last}
+    cases = [
+        ((a, b.abs()), (b, a.abs())),
+        ((a.to(**last), b.abs().to(**last)), (b.to(**last), a.abs())),
+        ((a.mT, b.abs().mT), (b.mT.contiguous(), a.abs().mT)),
+        ((a[:1, :1].expand(2, 3, 5, 4), b.abs()), (b, a.abs())),
+    ]
+    for first, second in cases:
+        with ua.fused(False):
+            plain = maximum.larger(first, second)
+        with ua.fused(True):
+            fast = maximum.larger(first, second)
+        for x, y in zip(fast, plain, strict=True):
+            torch.testing.assert_close(x, y)
+            if first[0].is_contiguous(**last):
+                assert x.is_contiguous(**last)
+    with ua.fused(True):
+        relu = rectified.relu(a.to(**last), b.abs())
+        assert all(t.is_contiguous(**last) for t in relu)
+        empty = rectified.relu(a[:0], b[:0])
+        assert all(t.shape == (0, 3, 5, 4) for t in empty)
+
+
+def test_stacks_of_factors() -> None:
+    generator = torch.Generator().manual_seed(0)
+    stack = torch.randn(6, 2, 3, 40, generator=generator)
+    partners = torch.tensor([3, 4, 5, 0, 1, 2])
+    gain, scale = torch.rand(2, 2, 3, 40, generator=generator)
+    product = stack * stack[partners]
+    expected = [
+        stack.square().sum(0),
+        product.square().sum(0),
+        gain * stack + scale * product,
+    ]
+    for mode in (False, True):
+        with ua.fused(mode):
+            found = [
+                *stacked.squares(stack, partners),
+                stacked.combined(stack, partners, gain, scale),
+            ]
+        for x, y in zip(found, expected, strict=True):
+            torch.testing.assert_close(x, y)
+
+
+def test_nothing_compiled_where_values_are_not_to_be_had() -> None:
+    """Under vmap, in forward mode, while a graph is captured: the formula itself."""
+    x = torch.linspace(-2, 2, 8)
+    with ua.fused(True):
+        expected = rectified.relu(x, x.abs()).mean
+        mapped = torch.func.vmap(lambda m: rectified.relu(m, m.abs()).mean)(x)
+        torch.testing.assert_close(mapped, expected)
+        graph = torch.fx.experimental.proxy_tensor.make_fx(
+            lambda m: rectified.relu(m, m.abs()).mean
+        )(x)
+        torch.testing.assert_close(graph(2 * x), rectified.relu(2 * x, 2 * x.abs()).mean)
+        slope = torch.func.jvp(lambda m: rectified.relu(m, x.abs()).mean, (x,), (torch.ones(8),))[1]
+        torch.testing.assert_close(slope, rectified.relu(x, x.abs()).gain)
