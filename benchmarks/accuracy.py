@@ -25,7 +25,18 @@ from typing import Any
 
 import frontier
 import torch
-from contestants import Clock, Entry, by_hand, calibration, case, entries, errors, noise, views
+from contestants import (
+    MEASURED,
+    Clock,
+    Entry,
+    by_hand,
+    calibration,
+    case,
+    entries,
+    errors,
+    noise,
+    views,
+)
 from rich.console import Console
 from rich.table import Table
 from truth import truth
@@ -95,7 +106,7 @@ def measure(subject: Subject, path: Path, options: argparse.Namespace) -> None:
             for key in ("errors", "failures") if partial_run else ():
                 old = record["levels"][level].get(key, {})
                 measured = {entry.label for entry in chosen}
-                found[key] = {k: v for k, v in old.items() if k not in measured} | found[key]
+                found[key] = kept(old, measured) | found[key]
             record["levels"][level] |= found
             write(path, subject.name, record)
     if not options.errors_only:
@@ -106,8 +117,13 @@ def measure(subject: Subject, path: Path, options: argparse.Namespace) -> None:
         found = measure_times(subject, timed, 0.0 if options.quick else BUDGET, by_hand_too)
         record = stored(path, subject)
         if partial_run:
-            found["costs"] = record["costs"] | found["costs"]
+            found["costs"] = kept(record["costs"], set()) | found["costs"]
         write(path, subject.name, record | found)
+
+
+def kept(old: dict[str, Any], measured: set[str]) -> dict[str, Any]:
+    """What was measured before and is not now, of methods that there still are."""
+    return {k: v for k, v in old.items() if k not in measured and k.split()[0] in MEASURED}
 
 
 def stored(path: Path, subject: Subject) -> dict[str, Any]:

@@ -24,12 +24,14 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "hybrid": (4, 8, 16, 32, 64, 128),
     "directions": (4, 8, 16, 32, 64),
     "antithetic": DRAWS[1:],
-    "centred": DRAWS[1:],
+    "moderated": (3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256),
     "samples": DRAWS,
 }
+SAMPLED = ("samples", "antithetic", "moderated")  # method="samples", and its options
+MEASURED = ("diagonal", "calibrated", "linear", *SIZES, "loop", "folded")  # what labels begin with
 MANY_OUTPUTS = 64  # with more, hybrid is tried with main directions, and by rows only once
 QUICK = (4, 16, 64)
-LARGE = {"efficientnet": (4, 16, 32)}  # what a large network is measured with
+LARGE = {"efficientnet": (4, 16, 32)}  # what a large network is measured with, moderated beside
 PICKY = ("linear", "adjoint", "hybrid")  # these can be asked for some outputs only
 CALIBRATION_DRAWS = 64
 
@@ -58,7 +60,7 @@ class Entry:
         """How many answers to average errors over: more where they are noisy and cheap."""
         if not self.random:
             return 1
-        if self.method in ("samples", "antithetic", "centred"):
+        if self.method in SAMPLED:
             return usual * min(4, max(1, 32 // (self.size or 1)))
         return usual
 
@@ -66,17 +68,18 @@ class Entry:
         options: dict[str, Any] = {}
         if self.method in ("sketch", "adjoint"):
             options = {"probes": self.size, "seed": seed}
-        elif self.method in ("hybrid", "directions", "samples", "antithetic", "centred"):
+        elif self.method in ("hybrid", "directions", *SAMPLED):
             options = {"samples": self.size, "seed": seed}
         elif self.method == "calibrated":
             options = {"calibration": calibration}
-        if self.method in ("antithetic", "centred"):
-            options[self.method] = True
+        if self.method == "antithetic":
+            options["antithetic"] = True
+        if self.method == "moderated":
+            options |= {"moderated": True, "centred": True}
         if self.method == "directions":
             options["rank"] = min(16, self.size or 16)
-        name = {"antithetic": "samples", "centred": "samples", "directions": "hybrid"}.get(
-            self.method, self.method
-        )
+        name = "samples" if self.method in SAMPLED else self.method
+        name = "hybrid" if name == "directions" else name
         with torch.no_grad():
             return ua.propagate(*case, method=name, **options)
 
@@ -89,10 +92,11 @@ def entries(subject: Subject, quick: bool = False) -> Iterator[Entry]:
     for method, sizes in SIZES.items():
         if method == "directions" and not many:
             continue
-        if subject.name in LARGE and method in ("sketch", "antithetic", "centred"):
+        if subject.name in LARGE and method in ("sketch", "antithetic"):
             continue
         chosen = (16,) if many and method in PICKY else sizes
-        chosen = tuple(size for size in chosen if size in LARGE.get(subject.name, sizes))
+        if method not in ("moderated", "samples"):
+            chosen = tuple(size for size in chosen if size in LARGE.get(subject.name, sizes))
         kinds += [Entry(method, size) for size in chosen if not quick or size in QUICK]
     yield from kinds
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contestants import DRAWS
+from contestants import DRAWS, SAMPLED
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
@@ -86,7 +86,7 @@ def fastest(network: Mapping[str, Any], draws: int) -> float | None:
 
 
 def at(points: Sequence[Point], budget: float, least: float) -> float | None:
-    """Monte Carlo's error at a cost: a power law between points, 1/√cost beyond them."""
+    """The error of draws at a cost: a power law between points, 1/√cost beyond them."""
     if not points or budget < least:
         return None
     if budget <= points[0][0]:
@@ -136,6 +136,13 @@ def _step(
 ) -> dict[str, Any]:
     theirs = at(line, budget, least)
     fitting = {label: error for label, (cost, error) in points.items() if cost <= budget}
+    # Any number of draws can be had, with an option as without.
+    for method in SAMPLED:
+        sizes = sorted(point for label, point in points.items() if label.split()[0] == method)
+        error = at(sizes, budget, sizes[0][0]) if sizes else None
+        if error is not None:
+            fitting = {k: v for k, v in fitting.items() if k.split()[0] != method}
+            fitting[method] = error
     label = min(fitting, key=lambda key: fitting[key]) if fitting else None
     error = fitting[label] if label else None
     return {
@@ -200,7 +207,7 @@ LOOKS: Mapping[str, tuple[str, str, str]] = {
     "hybrid": (RED, "D", "-"),
     "directions": (RED, "P", "--"),
     "antithetic": (BLACK, ".", ":"),
-    "centred": (GREEN, ".", ":"),
+    "moderated": (GREEN, ".", "-"),
 }
 
 

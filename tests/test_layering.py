@@ -19,7 +19,7 @@ ORDER = [
     {"dispatch"},
     {"operators", "statistic", "boundary", "provenance", "gaussian", "pytrees"},
     {"methods"},
-    {"nn", "check"},
+    {"nn", "check", "deploy"},
     {"plot", "report", "demo"},
     {"cli", "__main__"},
 ]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import uaprop as ua
+from uaprop.rules import batch
 
 from .cases import constant
 from .test_correlated import correlated, one_source_each
@@ -250,3 +251,33 @@ def test_models_of_torch() -> None:
         nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.LocalResponseNorm(2), nn.LPPool2d(2, 2)
     ).double()
     assert maps(noisy((1, 4, 4, 4), 0.3)).shape == (1, 4, 2, 2)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_statistics_of_many_elements_are_as_good_as_certain(
+    uneven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short formula against the long one; and not where single elements have a say."""
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(8, 3, 16, 16, generator=generator, dtype=torch.float64) * 2 + 1
+    var = torch.rand(mean.shape, generator=generator, dtype=torch.float64) + 0.2
+    if uneven:
+        var[0, :, 0, 0] = 1e-4
+    weight, bias = torch.rand(2, 3, generator=generator, dtype=torch.float64)
+    used: list[bool] = []
+    short = batch._by_certain_statistics
+
+    def watched(*arguments: Any) -> Any:
+        found = short(*arguments)
+        used.append(found is not None)
+        return found
+
+    monkeypatch.setattr(batch, "_by_certain_statistics", watched)
+    found = F.batch_norm(ua.Gaussian(mean, var), None, None, weight, bias, True)
+    assert used == [not uneven]
+    monkeypatch.setattr(batch, "_MANY", 10**9)
+    truth = F.batch_norm(ua.Gaussian(mean, var), None, None, weight, bias, True)
+    assert len(used) == 1
+    torch.testing.assert_close(found.loc, truth.loc, rtol=0, atol=2e-3)
+    torch.testing.assert_close(found.cov.var, truth.cov.var, rtol=0.02, atol=0)
+    assert (found.cov.var / truth.cov.var - 1).abs().mean() < 2e-3

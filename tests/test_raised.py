@@ -116,6 +116,16 @@ def test_writing_to_the_operand_does_not_change_what_waits(x: ua.Gaussian) -> No
     torch.testing.assert_close(waiting.loc, wanted)
 
 
+def test_nor_does_writing_to_an_operand_that_waits_itself(x: ua.Gaussian) -> None:
+    module = norm(0.7)
+    wanted = module(F.relu(x)).loc.detach().clone()
+    first = F.relu(x)
+    waiting = module(first)
+    assert waiting.raised is not None
+    first.add_(5.0)
+    torch.testing.assert_close(waiting.loc.detach(), wanted)
+
+
 def test_views_see_what_waits(x: ua.Gaussian) -> None:
     x = x + 0
     view = x[:, 0]

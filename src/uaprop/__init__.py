@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .check.compare import compare
     from .check.coverage import coverage
     from .check.flip import flip_probability
+    from .deploy.export import export
+    from .deploy.module import as_module
 
 __version__ = "0.1.0"
 
@@ -25,9 +27,11 @@ __all__ = [
     "Calibration",
     "Gaussian",
     "UnsupportedOperation",
+    "as_module",
     "calibrate",
     "compare",
     "coverage",
+    "export",
     "flip_probability",
     "fused",
     "kinds",
@@ -38,7 +42,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What checks an answer, imported when it is first asked for: most programs only propagate."""
+    """What checks an answer or ships a model, imported when first asked for: most programs only propagate."""
+    if name in ("as_module", "export"):
+        from . import deploy
+
+        return getattr(deploy, name)
     if name not in ("compare", "coverage", "flip_probability"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -65,18 +66,31 @@ def as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
 def check_spread(spread: Tensor, name: str) -> None:
     """Refuse a variance or deviation that is negative, infinite or NaN.
 
+    Where values cannot be looked at (a trace, ``torch.vmap``, the meta device) nothing is checked.
+
     Raises:
         ValueError: naming what is wrong.
     """
-    if torch.compiler.is_compiling() or spread.numel() == 0 or spread.is_meta:
+    if not _has_values(spread) or spread.numel() == 0:
         return
-    low, high = spread.detach().aminmax()
-    if not (low >= 0 and high < torch.inf):
+    low, high = (bound.item() for bound in spread.detach().aminmax())
+    if not (low >= 0 and high < math.inf):
         if low < 0:
-            problem = f"negative (the smallest is {low.item():.6g})"
+            problem = f"negative (the smallest is {low:.6g})"
         else:
             problem = "infinite or NaN"
         raise ValueError(f"{name} must be finite and not negative; some of it is {problem}")
+
+
+def _has_values(tensor: Tensor) -> bool:
+    if torch.compiler.is_compiling() or tensor.is_meta:
+        return False
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):  # a gradient's values are inside
+        if functorch.is_batchedtensor(tensor):
+            return False
+        tensor = functorch.get_unwrapped(tensor)
+    return True
 
 
 def as_factors(factors: Any, mean: Tensor) -> Tensor:
@@ -94,6 +108,6 @@ def as_factors(factors: Any, mean: Tensor) -> Tensor:
             f"factors must have the shape (k, *{tuple(mean.shape)}), one for each source of noise, "
             f"not {tuple(spread.shape)}"
         )
-    if not bool(spread.isfinite().all()):
+    if _has_values(spread) and not bool(spread.isfinite().all()):
         raise ValueError("factors must be finite")
     return spread

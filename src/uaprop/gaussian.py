@@ -11,6 +11,7 @@ from torch import Tensor
 from .boundary import as_factors, as_mean, as_spread, check_spread
 from .covariance import Covariance, Diagonal, Factors, Sources
 from .dispatch import Handle, admit_imported, apply
+from .dispatch.autocast import outside_autocast
 from .numerics.moments import root
 from .operators import Operators
 from .provenance import Explained, Provenance
@@ -40,7 +41,7 @@ class Gaussian(Explained, Operators, Handle):
             devices differ.
     """
 
-    __slots__ = ("_provenance",)
+    __slots__ = ()
     __array_ufunc__ = None  # numpy leaves its operators to ours
 
     def __init__(
@@ -59,19 +60,16 @@ class Gaussian(Explained, Operators, Handle):
         variance = spread if name == "var" else spread.square()
         if name == "std":
             check_spread(variance, "the square of std")
-        try:
-            loc, variance = torch.broadcast_tensors(loc, variance)
-        except RuntimeError:
-            raise ValueError(
-                f"mean of shape {tuple(loc.shape)} and {name} of shape {tuple(spread.shape)} do not "
-                "broadcast"
-            ) from None
+        if loc.shape != variance.shape:
+            try:
+                loc, variance = torch.broadcast_tensors(loc, variance)
+            except RuntimeError:
+                raise ValueError(
+                    f"mean of shape {tuple(loc.shape)} and {name} of shape {tuple(spread.shape)} do "
+                    "not broadcast"
+                ) from None
         self._hold(loc, Diagonal(variance))
         admit_imported()
-
-    def _hold(self, loc: Tensor, cov: Covariance) -> None:
-        super()._hold(loc, cov)
-        self._provenance: Provenance | None = None
 
     @classmethod
     def from_factors(cls, mean: Tensor | float, factors: Tensor) -> Gaussian:
@@ -118,11 +116,6 @@ class Gaussian(Explained, Operators, Handle):
     def std(self) -> Statistic:
         """The marginal standard deviations; called, torch's reduction of that name."""
         return Statistic.of(root(self.cov.var), self, torch.Tensor.std)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The mean's dtype."""
-        return self._loc.dtype
 
     @property
     def device(self) -> torch.device:
@@ -173,7 +166,8 @@ class Gaussian(Explained, Operators, Handle):
             ``(batch, n, n)`` with ``n`` elements per batch element (the first dimension is the batch);
             ``(n, n)`` for a vector.
         """
-        dense: Tensor = self.cov.dense()
+        with outside_autocast():
+            dense: Tensor = self.cov.dense()
         return dense
 
     def with_provenance(self, provenance: Provenance) -> Gaussian:
@@ -186,7 +180,8 @@ class Gaussian(Explained, Operators, Handle):
         """Draw ``n`` tensors, stacked along a new first dimension: ``(n, *shape)``."""
         if n < 1:
             raise ValueError(f"the number of samples must be at least 1, not {n}")
-        draws: Tensor = self.loc + self.cov.deviations(n, generator)
+        with outside_autocast():
+            draws: Tensor = self.loc + self.cov.deviations(n, generator)
         return draws
 
     def log_prob(self, x: Tensor | float) -> Tensor:

@@ -6,7 +6,6 @@ covariances never meet otherwise, so the library's size is their sum, not their 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -29,20 +28,24 @@ __all__ = [
 ]
 
 
-class Random(ABC):
-    """A random tensor as rules and covariances see it: a mean and a covariance."""
+class Random:
+    """A random tensor as rules and covariances see it: a mean and a covariance.
+
+    Not an abstract base class: ``isinstance`` is asked several times for every operation, and would take
+    four times as long.
+    """
 
     __slots__ = ()
 
     @property
-    @abstractmethod
     def loc(self) -> Tensor:
         """The mean, as a plain tensor."""
+        raise NotImplementedError
 
     @property
-    @abstractmethod
     def cov(self) -> Any:
         """The covariance's representation; ``cov.var`` are the marginal variances."""
+        raise NotImplementedError
 
     @property
     def origin(self) -> tuple[Random, Callable[[Tensor], Tensor]] | None:
@@ -70,7 +73,7 @@ def plain(value: Any) -> Any:
     return value.loc if isinstance(value, Random) else value
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Linear:
     """``y = A(x₁, x₂, …) + b``.
 
@@ -90,7 +93,7 @@ class Linear:
     increasing: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Select:
     """A rearrangement: every output element is one input element.
 
@@ -105,7 +108,7 @@ class Select:
     converts: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Elementwise:
     """``y_i = f(x_i)``.
 
@@ -127,7 +130,7 @@ class Elementwise:
     increasing: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Bilinear:
     """``y = B(x₁, x₂) + b`` with coefficients 0 and 1, each sum over matching elements only.
 
@@ -142,7 +145,7 @@ class Bilinear:
     product: Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Joint:
     """A map of whole vectors, with a moment formula of its own.
 
@@ -160,7 +163,7 @@ class Joint:
     composed: Callable[[Any], Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Noise:
     """``y = x · ξ`` with noise ``ξ`` that the operation adds itself.
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .dispatch.autocast import outside_autocast
+
 __all__ = ["Explained", "Provenance", "StandardError"]
 
 
@@ -107,4 +109,5 @@ class Explained:
         if not -outputs <= output < outputs:
             raise ValueError(f"there is no output {output}: a batch element has {outputs}")
         share = told.shares[input]
-        return share(output % outputs, None if self.ndim < 2 else outputs)
+        with outside_autocast():
+            return share(output % outputs, None if self.ndim < 2 else outputs)

@@ -7,6 +7,7 @@ In everything else it is an ordinary tensor, and so is all that is computed from
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,9 +28,14 @@ class Statistic(Tensor):
     @staticmethod
     def of(tensor: Tensor, owner: Any, reduction: Callable[..., Any]) -> Statistic:
         """The tensor, able to run ``reduction`` on its owner when called."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return tensor  # type: ignore[return-value]  # a compiled program cannot call a tensor
-        value = tensor.as_subclass(Statistic)
+        if torch.compiler.is_compiling():  # what stands for a tensor there has no other subclass
+            value: Any = tensor.view_as(tensor)
+            kind: Any = type(value)
+            value.__class__ = _callable(kind)
+        else:
+            value = tensor.as_subclass(Statistic)
         value._owner = owner
         value._reduction = reduction
         return value
@@ -49,3 +55,9 @@ class Statistic(Tensor):
     def __deepcopy__(self, memo: Any) -> Tensor:
         copy: Tensor = self.as_subclass(Tensor).__deepcopy__(memo)
         return copy
+
+
+@functools.cache
+def _callable(kind: type[Tensor]) -> type[Tensor]:
+    """A class of tensors that can also be called, of the same layout as ``kind``."""
+    return type("Statistic", (kind,), {"__call__": Statistic.__call__})

@@ -6,7 +6,11 @@ import sys
 
 __all__ = ["main"]
 
-_EXTRAS = {"matplotlib": "plot", "PIL": "plot", "sklearn": "plot", "rich": "cli", "typer": "cli"}
+_EXTRAS = {
+    **dict.fromkeys(("matplotlib", "PIL", "sklearn"), "plot"),
+    **dict.fromkeys(("rich", "typer"), "cli"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+}
 
 
 def main() -> None:

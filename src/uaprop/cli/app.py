@@ -94,3 +94,24 @@ def coverage(
     from .coverage import run
 
     run(model, shape, json)
+
+
+@app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="As for coverage.")],
+    to: Annotated[Path, typer.Option(help="The file: .onnx, or .pt2 of torch.export.")],
+    shape: Annotated[
+        str | None, typer.Option(help="Shape of the input, such as 1,3,224,224.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="diagonal or calibrated.")] = "diagonal",
+    calibration: Annotated[
+        Path | None, typer.Option(help="For calibrated: a file of ua.Calibration.", dir_okay=False)
+    ] = None,
+    std: Annotated[
+        float, typer.Option(min=0, callback=_finite, help="Deviation of the noise to try it with.")
+    ] = 0.1,
+) -> None:
+    """Write a model with error bars to a file, and check the file against eager mode."""
+    from .export import run
+
+    run(model, to, shape, method, calibration, std)

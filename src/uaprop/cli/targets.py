@@ -14,7 +14,7 @@ import torch
 import typer
 from torch import nn
 
-__all__ = ["FORMS", "Target", "load"]
+__all__ = ["FORMS", "Target", "load", "sizes"]
 
 FORMS = (
     "torchvision:NAME, timm:NAME, transformers:TYPE or transformers:FOLDER (a folder with a "
@@ -55,6 +55,21 @@ def load(target: str, shape: tuple[int, ...] | None) -> Target:
         "transformers": _transformers,
     }
     return known.get(source, lambda n, s: _callable(source, n, s))(name, shape)
+
+
+def sizes(shape: str | None) -> tuple[int, ...] | None:
+    """A shape that was given as ``1,3,224,224``; None if none was.
+
+    Returns:
+        Its sizes.
+
+    Raises:
+        typer.BadParameter: if it is no shape.
+    """
+    try:
+        return None if shape is None else tuple(int(part) for part in shape.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{shape!r} is no shape; write it as 1,3,224,224.") from None
 
 
 def _program(path: Path) -> Target:

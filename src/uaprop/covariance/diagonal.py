@@ -52,8 +52,8 @@ class Diagonal(Covariance):
     @classmethod
     def linear(cls, kind: Linear) -> Result:
         """``Var(Σ a_i x_i) = Σ a_i² v_i``."""
-        mean = kind.affine(*(x.loc for x in kind.inputs))
-        return mean, cls(kind.squared(*(x.cov.var for x in kind.inputs)))
+        mean = kind.affine(*[x.loc for x in kind.inputs])
+        return mean, cls(kind.squared(*[x.cov.var for x in kind.inputs]))
 
     @classmethod
     def select(cls, kind: Select) -> Any:

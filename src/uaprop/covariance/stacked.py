@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..numerics.turns import one_at_a_time
+
 __all__ = ["across", "expanded", "sum_of_squares"]
 
 
@@ -26,7 +28,7 @@ def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
         What the function returns, every tensor with a new first dimension.
     """
     try:
-        with warnings.catch_warnings():
+        with one_at_a_time, warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # vmap warns where it would be slow
             return torch.vmap(function, randomness="different")(*stacks)
     except Exception:

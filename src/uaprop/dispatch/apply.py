@@ -14,7 +14,8 @@ from ..covariance import Covariance
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Select
 from ..registry import Rule
-from .functions import plain_function, random_arguments
+from .autocast import is_autocast, outside_autocast
+from .functions import plain_function, random_arguments, widened
 from .handle import Handle
 from .place import calling_module
 from .spellings import IN_PLACE, Operation, name_of, resolve
@@ -24,6 +25,7 @@ __all__ = ["apply"]
 
 Wrap = Callable[[Tensor, Covariance], Handle]
 _KINDS = (Linear, Select, Elementwise, Bilinear, Joint, Noise)
+_SCALAR = (Elementwise, Linear)  # kinds that can be an increasing function of each element
 
 
 def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Wrap) -> Any:
@@ -42,6 +44,10 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
         UnsupportedOperation: if there is no rule, or the rule has no answer for these arguments.
         TypeError: if the operation is compiled by TorchScript.
     """
+    if is_autocast():
+        args, kwargs = widened(args, kwargs)
+        with outside_autocast():
+            return apply(operation, args, kwargs, wrap)
     rule, inplace = resolve(operation)
     watch = current()
     mark = 0 if watch is None else len(watch.events)
@@ -53,7 +59,7 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
     if rule is None:
         unknown = UnsupportedOperation(name_of(operation), module=calling_module())
         return _without_rule(operation, args, kwargs, wrap, unknown, Event(operation, "", None))
-    inplace = inplace or bool(kwargs.get("inplace", False))
+    inplace = inplace or (bool(kwargs) and bool(kwargs.get("inplace", False)))
     target = args[0] if inplace else None
     try:
         if inplace and not isinstance(target, Handle):
@@ -69,17 +75,17 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
                 reason="a Gaussian does not change its shape or dtype in place",
                 remedy="Write x = x.unsqueeze(0) instead of x.unsqueeze_(0), and likewise.",
             )
-        if isinstance(answer, Elementwise) and answer.inputs[0].cov.needs_functions:
-            function = plain_function(operation, args, kwargs, answer.inputs, inplace)
-            answer = replace(answer, function=function)
         kind = answer if isinstance(answer, _KINDS) else None
-        if isinstance(kind, Elementwise | Linear) and kind.increasing and _may_wait(kind):
-            inputs = kind.inputs
-            result: Any = _deferred(
-                kind, lambda x: plain_function(operation, args, kwargs, inputs, False)(x), wrap
+        if isinstance(kind, Elementwise) and kind.inputs[0].cov.needs_functions:
+            kind = replace(
+                kind, function=plain_function(operation, args, kwargs, kind.inputs, inplace)
             )
+        if kind is None:
+            result = answer
+        elif isinstance(kind, _SCALAR) and (x := _may_wait(kind)) is not None:
+            result = x.defer(kind, _on_random(operation, args, kwargs, kind.inputs))
         else:
-            result = answer if kind is None else _realise(kind, wrap)
+            result = _realise(kind, wrap)
     except UnsupportedOperation as error:
         refusal = UnsupportedOperation(
             error.operation or name_of(operation),
@@ -159,32 +165,22 @@ def _call(rule: Rule, operation: Operation, args: tuple[Any, ...], kwargs: dict[
         raise
 
 
-def _may_wait(kind: Elementwise | Linear) -> bool:
-    """Whether to keep back an increasing function: a linear one only behind another."""
+def _may_wait(kind: Elementwise | Linear) -> Handle | None:
+    """The operand of an increasing function to keep back: of a linear one only behind another."""
+    if not kind.increasing or torch.compiler.is_compiling():
+        return None
     (x,) = kind.inputs
-    if torch.compiler.is_compiling() or not isinstance(x, Handle):
-        return False
-    return x.raised is not None if isinstance(kind, Linear) else type(x.cov).defers
+    if not isinstance(x, Handle):
+        return None
+    waits = x.raised is not None if isinstance(kind, Linear) else type(x.cov).defers
+    return x if waits else None
 
 
-def _deferred(kind: Elementwise | Linear, function: Callable[..., Any], wrap: Wrap) -> Handle:
-    """The value of an increasing function, computed when asked for.
-
-    Computed from what its operand is now: that may be written to meanwhile.
-
-    Returns:
-        A handle that knows what it is a function of.
-    """
-    (x,) = kind.inputs
-    given, before = x.raised or (x, None)
-    if before is None:
-        x = wrap(x.loc, x.cov)
-        given, whole = x, function
-    else:
-        whole = lambda value, first=before: function(first(value))  # noqa: E731
-    value = wrap(given.loc, given.cov)
-    value.defer(lambda: type(x.cov).through(replace(kind, inputs=(x,))), whole)
-    return value
+def _on_random(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: tuple[Any, ...]
+) -> Callable[[Any], Any]:
+    """The operation as a function of its random operand; prepared when it is called, if ever."""
+    return lambda x: plain_function(operation, args, kwargs, inputs, False)(x)
 
 
 def _realise(kind: Kind, wrap: Wrap) -> Any:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..kinds import Random
+from .handle import Handle
 from .spellings import Operation
 
-__all__ = ["plain_function", "random_arguments"]
+__all__ = ["plain_function", "random_arguments", "widened"]
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def _is_random(value: Any) -> bool:
@@ -48,3 +52,22 @@ def plain_function(
         return operation(*positional, **keywords)
 
     return function
+
+
+def widened(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of an operation as autocast makes them for one in float32.
+
+    In half precision are plain tensors from parts of the model that nothing random went through. If something
+    random is so itself, then that is the model's own dtype, and nothing changes.
+
+    Returns:
+        The positional and the keyword arguments.
+    """
+    leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf=_is_random)
+    if any(isinstance(leaf, Handle) and leaf.dtype in _HALF for leaf in leaves):
+        return args, kwargs
+    wide = [x.float() if isinstance(x, Tensor) and x.dtype in _HALF else x for x in leaves]
+    wide_args, wide_kwargs = pytree.tree_unflatten(wide, spec)
+    return wide_args, wide_kwargs

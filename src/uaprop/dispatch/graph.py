@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..kinds import Random, plain
+from ..numerics.turns import one_at_a_time
 from .place import standing_in
 
 __all__ = ["CapturedModel", "ran_into"]
@@ -67,7 +68,12 @@ def capture(
     """``torch.export`` of any callable, at the arguments' shapes."""
     scripted = isinstance(model, torch.jit.ScriptModule)
     module = model if isinstance(model, nn.Module) and not scripted else _Called(model)
-    with warnings.catch_warnings(), torch.no_grad(), _without_script_modules(module):
+    with (
+        one_at_a_time,
+        warnings.catch_warnings(),
+        torch.no_grad(),
+        _without_script_modules(module),
+    ):
         warnings.simplefilter("ignore")  # what export has to say of its own inner workings
         return torch.export.export(module, args, kwargs, strict=False)
 

@@ -9,12 +9,14 @@ and a view looks whether its parent has changed before it answers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..kinds import Linear, Random, Select
+from ..kinds import Elementwise, Linear, Random, Select
+from .autocast import is_autocast, outside_autocast
 
 __all__ = ["Handle"]
 
@@ -31,14 +33,39 @@ class _View:
 
 
 class _Later:
-    """A value still to be computed from another, which stands in its place until then."""
+    """The value of an increasing function, still to be computed; once, whoever asks for it.
 
-    __slots__ = ("compute", "function", "gradients")
+    Attributes:
+        function: the function on random tensors, from what ``Handle.raised`` gives.
+    """
 
-    def __init__(self, compute: Callable[[], Any], function: Callable[[Any], Any]) -> None:
-        self.compute = compute
+    __slots__ = ("_gradients", "_kind", "_operand", "_result", "function")
+
+    def __init__(
+        self, kind: Elementwise | Linear, operand: Handle, function: Callable[[Any], Any]
+    ) -> None:
+        self._kind = kind
+        self._operand = operand
+        self._gradients = torch.is_grad_enabled()
+        self._result: Any = None
         self.function = function
-        self.gradients = torch.is_grad_enabled()
+
+    def result(self) -> Any:
+        """Mean and covariance, with gradients if they were wanted when the function was called."""
+        if self._result is None:
+            if torch.is_grad_enabled() is self._gradients and not is_autocast():
+                self._result = self._through()
+            else:
+                with torch.set_grad_enabled(self._gradients), outside_autocast():
+                    self._result = self._through()
+        return self._result
+
+    def _through(self) -> Any:
+        kind, operand = self._kind, self._operand
+        (x,) = kind.inputs
+        if not operand.is_still(x):  # written to meanwhile
+            kind = replace(kind, inputs=(operand,))
+        return type(operand.cov).through(kind)
 
 
 class Handle(Random):
@@ -48,7 +75,7 @@ class Handle(Random):
     for what the function was given instead (``raised``). Until then the handle holds that.
     """
 
-    __slots__ = ("_cov", "_later", "_loc", "_origin", "_version", "_view")
+    __slots__ = ("_cov", "_later", "_loc", "_origin", "_provenance", "_version", "_view")
 
     _loc: Tensor
     _cov: Any
@@ -56,6 +83,7 @@ class Handle(Random):
     _view: _View | None
     _origin: _View | None
     _later: _Later | None
+    _provenance: Any  # which method this is the answer of
 
     def _hold(self, loc: Tensor, cov: Any) -> None:
         self._loc = loc
@@ -64,6 +92,7 @@ class Handle(Random):
         self._view = None
         self._origin = None
         self._later = None
+        self._provenance = None
 
     @property
     def loc(self) -> Tensor:
@@ -93,23 +122,58 @@ class Handle(Random):
         """The number of dimensions."""
         return self._loc.ndim
 
-    def defer(self, compute: Callable[[], Any], function: Callable[[Any], Any]) -> None:
-        """Compute this value when asked for, and let it be what ``function`` is given until then."""
-        self._later = _Later(compute, function)
+    @property
+    def dtype(self) -> torch.dtype:
+        """The mean's dtype."""
+        return self._loc.dtype
+
+    def snapshot(self) -> Handle:
+        """The same value in a handle of its own, which nothing that is written to this one changes."""
+        if self._view is not None:
+            self._refresh(self._view)
+        copy = type(self).__new__(type(self))
+        copy._hold(self._loc, self._cov)
+        copy._later = self._later
+        return copy
+
+    def is_still(self, other: Random) -> bool:
+        """Whether this snapshot of another handle is what that handle is now."""
+        if not isinstance(other, Handle):
+            return False
+        if other._view is not None:
+            other._refresh(other._view)
+        same = self._loc is other._loc and self._cov is other._cov
+        return same and self._later is other._later
+
+    def defer(self, kind: Elementwise | Linear, function: Callable[[Any], Any]) -> Handle:
+        """The value of an increasing function of this, computed when asked for.
+
+        Args:
+            kind: the function as a kind, of this handle.
+            function: the function itself, on random tensors.
+
+        Returns:
+            A handle that is what the function is given, until then.
+        """
+        whole, before = function, self._later
+        if before is not None:
+            whole = lambda value: function(before.function(value))  # noqa: E731
+        value = self.snapshot()
+        value._later = _Later(kind, self.snapshot(), whole)
+        return value
 
     @property
     def raised(self) -> tuple[Random, Callable[[Random], Random]] | None:
         """What this is an increasing function of, as long as it is not computed, and the function."""
         if self._later is None:
             return None
-        given = type(self).__new__(type(self))
-        given._hold(self._loc, self._cov)
+        given = self.snapshot()
+        given._later = None
         return given, self._later.function
 
     def _settle(self, later: _Later) -> None:
+        self._loc, self._cov = later.result()
         self._later = None
-        with torch.set_grad_enabled(later.gradients):
-            self._loc, self._cov = later.compute()
 
     def become(self, other: Handle) -> bool:
         """Become what another handle is, later, if that is still open and this is no view.

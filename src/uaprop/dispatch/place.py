@@ -27,8 +27,8 @@ def standing_in(path: str, kind: str) -> Iterator[None]:
 
 def calling_module() -> str:
     """Path and type of the innermost module being called, as in ``layer1.0 (BasicBlock)``."""
-    if torch.compiler.is_compiling():
-        return ""  # a traced program has no stack to read
+    if torch.compiler.is_dynamo_compiling():
+        return ""  # it has no stack to read
     if place := _STANDING_IN.get():
         return place
     frame = sys._getframe(1)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from ..covariance import Calibrated, Diagonal
 from ..gaussian import Gaussian
+from ..numerics.precision import variances_in
 from ..provenance import Provenance
 from .arguments import Arguments, is_gaussian
 from .calibration import Calibration, Correction, at_the_end, fingerprint
 from .diagonal import check_independent
 
-__all__ = ["calibrated"]
+__all__ = ["calibrated", "check_calibration"]
 
 
 def calibrated(
@@ -23,6 +25,7 @@ def calibrated(
     kwargs: dict[str, Any],
     *,
     calibration: Calibration,
+    var_dtype: torch.dtype | None = None,
 ) -> Any:
     """Independent elements, each variance times a factor that :func:`~uaprop.calibrate` has fitted.
 
@@ -31,6 +34,8 @@ def calibrated(
         args: its positional arguments, Gaussians among them.
         kwargs: its keyword arguments.
         calibration: from :func:`~uaprop.calibrate` or ``ua.Calibration.load(path)``.
+        var_dtype: ``torch.bfloat16`` sums up variances in that; standard deviations change by about 0.2%, and
+            convolutions of variances take half the time on processors that know the format.
 
     Returns:
         The model's answer, in Gaussians of independent elements.
@@ -39,22 +44,17 @@ def calibrated(
         TypeError: if an input is not of independent elements.
         ValueError: if the calibration was made for another model.
     """
-    if not isinstance(calibration, Calibration):
-        raise TypeError(
-            f"calibration must come from ua.calibrate or ua.Calibration.load, not {calibration!r}"
-        )
+    if not torch.compiler.is_compiling():  # ua.as_module does before: a graph has no weights yet
+        check_calibration(calibration, model)
     arguments = Arguments(args, kwargs)
     check_independent("calibrated", arguments)
-    if calibration.model != fingerprint(model):
-        raise ValueError(
-            "the calibration does not fit this model: it was made with other weights; make another "
-            "with ua.calibrate"
-        )
     tally = Correction(calibration)
     random = [
         Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally)) for x in arguments.gaussians
     ]
-    answer = pytree.tree_map(at_the_end, arguments.run(model, random), is_leaf=is_gaussian)
+    with variances_in(var_dtype):
+        answer = arguments.run(model, random)
+    answer = pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
     tally.finish()
     told = Provenance("calibrated", {"calibration": calibration})
 
@@ -64,3 +64,21 @@ def calibrated(
         return Gaussian.from_covariance(value.loc, Diagonal(value.cov.var)).with_provenance(told)
 
     return pytree.tree_map(plain, answer, is_leaf=is_gaussian)
+
+
+def check_calibration(calibration: Any, model: Callable[..., Any]) -> None:
+    """Refuse what is no calibration, or one of another model.
+
+    Raises:
+        TypeError: if it is none.
+        ValueError: if it was made with other weights.
+    """
+    if not isinstance(calibration, Calibration):
+        raise TypeError(
+            f"calibration must come from ua.calibrate or ua.Calibration.load, not {calibration!r}"
+        )
+    if calibration.model != fingerprint(model):
+        raise ValueError(
+            "the calibration does not fit this model: it was made with other weights; make another "
+            "with ua.calibrate"
+        )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from ..covariance import Calibrated, Fitting
 from ..covariance.calibrated import channelwise
 from ..gaussian import Gaussian
 from ..numerics.chance import mixed, seeded
+from ..numerics.turns import one_at_a_time
 from .arguments import Arguments, is_gaussian
 from .levels import Levels, levelled, slope
 from .options import whole_number
@@ -77,6 +80,12 @@ class Calibration:
         places = tuple(json.loads(told["places"]))
         return cls(tuple(stored.values()), slopes, levels, places, told["model"])
 
+    @functools.cached_property
+    def laws(self) -> list[list[float]]:
+        """For each place its slope and levels, as numbers: a traced program has them as constants."""
+        laws: list[list[float]] = torch.cat([self.slopes.unsqueeze(1), self.levels], 1).tolist()
+        return laws
+
     def __repr__(self) -> str:
         count = sum(factor.numel() for factor in self.factors)
         return f"Calibration({len(self.places)} places, {count} factors)"
@@ -91,7 +100,7 @@ def fingerprint(model: Callable[..., Any]) -> str:
         flat = tensor.detach().reshape(-1)
         some = flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS].double().cpu()
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
-        digest.update(some.numpy().tobytes())
+        digest.update(array("d", some.tolist()).tobytes())  # no numpy inside of torch.func.grad
     return digest.hexdigest()
 
 
@@ -162,8 +171,6 @@ class Correction:
         self.count = 0
         self.misfit = ""
         self.levels = Levels()
-        laws = torch.cat([calibration.slopes.unsqueeze(1), calibration.levels], 1)
-        self.laws: list[list[float]] = laws.tolist()
 
     def corrected(self, place: str, cov: Any) -> Tensor:
         """The variances times this place's factors and power law.
@@ -188,7 +195,7 @@ class Correction:
             )
         if self.misfit:
             return var
-        var = levelled(var, level, *self.laws[number])
+        var = levelled(var, level, *self.calibration.laws[number])
         return var * channelwise(factors[number].to(var), var)
 
     def finish(self) -> None:
@@ -254,7 +261,7 @@ def calibrate(
         draws = x.loc + x.cov.deviations(samples, generator)
         return Gaussian.from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
 
-    with torch.no_grad(), torch.random.fork_rng():
+    with one_at_a_time, torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(mixed(seed, 1))
         answer = arguments.run(model, [start(x) for x in arguments.gaussians])
         pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)

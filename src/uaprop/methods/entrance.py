@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from ..dispatch import admit
 from ..dispatch.graph import CapturedModel, ran_into
 from ..errors import UnsupportedOperation
+from ..numerics.turns import one_at_a_time
 from .arguments import Arguments, is_gaussian
 
 __all__ = ["either_way", "with_notes"]
@@ -71,7 +72,7 @@ def _runs_on_tensors(model: Model, arguments: Arguments) -> bool:
     args, kwargs = arguments.filled([x.loc for x in arguments.gaussians])
     scripted = isinstance(model, torch.jit.ScriptModule)
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with one_at_a_time, torch.no_grad(), torch.random.fork_rng():
             if isinstance(model, nn.Module) and not scripted:
                 buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
                 torch.func.functional_call(model, buffers, args, kwargs)

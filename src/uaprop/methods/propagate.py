@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch.export import ExportedProgram
 
+from ..dispatch.autocast import outside_autocast
 from ..dispatch.watch import Watch
+from ..numerics.turns import one_at_a_time
 from .adjoint import adjoint
 from .arguments import Arguments
 from .auto import auto
@@ -20,8 +23,9 @@ from .hybrid import hybrid
 from .linear import linear
 from .samples import samples
 from .sketch import sketch
+from .transforms import refuse_transforms
 
-__all__ = ["METHODS", "propagate"]
+__all__ = ["METHODS", "carried", "check_options", "propagate"]
 
 METHODS: Mapping[str, Callable[..., Any]] = {
     "auto": auto,
@@ -49,6 +53,9 @@ def propagate(
     A model that a Gaussian cannot pass through as it is, because it tests for tensors or is compiled by
     TorchScript, is captured with ``torch.export`` and run operator by operator; the answer's
     ``provenance.entrance`` says so.
+
+    Everything is computed in the dtypes of model and input: ``torch.autocast`` is off meanwhile. Threads take
+    turns, but for ``"diagonal"`` and ``"calibrated"``.
 
     Args:
         model: any callable on tensors, usually an ``nn.Module``; it is not changed. Or a program of
@@ -79,6 +86,23 @@ def propagate(
         ValueError: if there is no such method, or ``unsupported`` is neither.
         TypeError: if there is no Gaussian in ``x``, or the method has no such option.
     """
+    check_options(method, unsupported, options)
+    arguments = Arguments.of(x)
+    if not arguments.gaussians:
+        raise TypeError(
+            f"propagate needs a ua.Gaussian among the inputs, not {type(x).__name__}; "
+            "make one with ua.Gaussian(mean, var)"
+        )
+    return carried(model, arguments, method, unsupported, options)
+
+
+def check_options(method: str, unsupported: str, options: Mapping[str, Any]) -> None:
+    """Refuse what :func:`propagate` cannot be asked for, before any work.
+
+    Raises:
+        ValueError: if there is no such method, or ``unsupported`` is neither.
+        TypeError: if the method has no such option, or needs another.
+    """
     if method not in METHODS:
         raise ValueError(f"there is no method {method!r}; choose from {', '.join(METHODS)}")
     if unsupported not in ("error", "linearise"):
@@ -88,16 +112,9 @@ def propagate(
             f"method {method!r} cannot linearise: a derivative mixes elements, and it keeps no "
             'correlation between them; use method="sketch" or "adjoint"'
         )
-    run = METHODS[method]
-    arguments = Arguments.of(x)
-    if not arguments.gaussians:
-        raise TypeError(
-            f"propagate needs a ua.Gaussian among the inputs, not {type(x).__name__}; "
-            "make one with ua.Gaussian(mean, var)"
-        )
     allowed = {
         p.name: p.default is p.empty
-        for p in inspect.signature(run).parameters.values()
+        for p in inspect.signature(METHODS[method]).parameters.values()
         if p.kind is p.KEYWORD_ONLY
     }
     if unknown := sorted(set(options) - set(allowed)):
@@ -108,9 +125,22 @@ def propagate(
         )
     if missing := [name for name, needed in allowed.items() if needed and name not in options]:
         raise TypeError(f"method {method!r} needs the option {missing[0]!r}")
+
+
+def carried(
+    model: Callable[..., Any] | ExportedProgram,
+    arguments: Arguments,
+    method: str,
+    unsupported: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """What :func:`propagate` answers, from arguments and options that were checked."""
+    refuse_transforms(method)
     args, kwargs = arguments.filled(arguments.gaussians)
-    with Watch(linearise=unsupported == "linearise") as watch:
+    quick = method in ("diagonal", "calibrated")  # they change nothing that others see
+    turn: AbstractContextManager[Any] = nullcontext() if quick else one_at_a_time
+    with Watch(linearise=unsupported == "linearise") as watch, outside_autocast(), turn:
         answer, entrance = either_way(
-            model, arguments, lambda way: run(way, args, kwargs, **options)
+            model, arguments, lambda way: METHODS[method](way, args, kwargs, **options)
         )
     return with_notes(answer, entrance, tuple(watch.linearised))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,17 +9,24 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..covariance import Diagonal, Finished
 from ..gaussian import Gaussian
 from ..numerics.chance import mixed, seeded
 from ..provenance import Provenance
-from .accumulate import Accumulator, same
-from .arguments import Arguments
+from .accumulate import Accumulator
+from .arguments import Arguments, is_gaussian
+from .batched import Batched
 from .options import whole_number, whole_numbers_if_given
 from .progress import Progress
 
 __all__ = ["Batched", "Stream", "centred", "samples"]
 
-_CHUNK_ELEMENTS = 2**18  # input elements that are in flight at once, by default
+_CHUNK_ELEMENTS = 2**17  # input elements that are in flight at once, by default
+_CHUNK_ROWS = 384  # batch elements at once: more are no faster, however small they are
+_BLOCK = 16  # draws made at a time: what torch makes at once, so that few are made in vain
+_BLOCK_ELEMENTS = 2**18  # of which there may be so many elements
+_WORTH_A_TRIAL = 2**14  # input elements of all draws, for which to see if they can go in one batch
+_FEW_ROWS = 24  # batch elements of all draws, for which the trial's three would not pay
 
 
 def samples(
@@ -32,6 +38,7 @@ def samples(
     seed: int = 0,
     antithetic: bool = False,
     centred: bool = False,
+    moderated: bool = False,
     chunk: int | None = None,
 ) -> Any:
     """Estimate the output's mean and covariance from draws of the inputs.
@@ -50,6 +57,12 @@ def samples(
         centred: shift the draws to have the mean exactly zero. The linear part of the noise then cancels in
             the mean, as with antithetic pairs, and nothing else changes; the standard error of the mean
             does not know of it and is too large. All draws of the input are held in memory.
+        moderated: draw the variances towards what outputs and batch elements have in common, by as much
+            as chance explains that they differ (:mod:`~uaprop.methods.pooling`). For few draws: where
+            outputs are alike, as a classifier's scores are, four then know the deviations as well as eight
+            or more without. Many draws change nothing, nor do outputs that are not alike, or so many that
+            they have no dense covariance. Batch elements that share noise (:meth:`Gaussian.from_factors`,
+            random weights) are kept apart.
         chunk: draws computed at once; bounds the memory. The draws do not depend on it.
 
     Returns:
@@ -57,7 +70,7 @@ def samples(
         their means and standard deviations (the latter about ``std/√(2·samples)``).
 
     Raises:
-        ValueError: if antithetic draws are to be odd in number.
+        ValueError: if antithetic draws are to be odd in number, or moderated.
     """
     whole_number("samples", samples, 2)
     whole_number("seed", seed, 0)
@@ -65,17 +78,27 @@ def samples(
     group = 2 if antithetic else 1
     if samples % group or samples < 2 * group:
         raise ValueError(f"antithetic draws come in pairs, two at least; samples={samples}")
+    if moderated and (antithetic or samples < 3):
+        raise ValueError(
+            f"moderated=True needs three draws that are independent; samples={samples}, "
+            f"antithetic={antithetic}. For a precise mean take centred=True."
+        )
     arguments = Arguments(args, kwargs)
     elements = sum(x.numel() for x in arguments.gaussians)
     size = group * max(1, (chunk or 1) // group)  # few draws first, to see how large the output is
-    run = Batched(lambda *draws: arguments.run(model, draws))
+    leaves = pytree.tree_leaves((args, kwargs), is_leaf=is_gaussian)
+    plain = any(isinstance(leaf, Tensor) for leaf in leaves)
+    batch = None if plain else arguments.batch  # plain tensors would have to be repeated
+    if samples * elements < _WORTH_A_TRIAL or samples * (batch or 0) < _FEW_ROWS:
+        batch = None
+    run = Batched(lambda *draws: arguments.run(model, draws), batch)
     stream = Stream(arguments.gaussians, seed, antithetic)
     centred = centred and not antithetic  # pairs have the mean zero already
     if centred:
         stream.centre(samples)
     totals: list[Accumulator] | None = None
     with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
-        torch.manual_seed(mixed(seed, 1))
+        _seed(mixed(seed, 1))
         done = 0
         while done < samples:
             count = min(size, samples - done)
@@ -88,11 +111,25 @@ def samples(
             progress.advance(count)
             if chunk is None and done == count:
                 largest = sum(o.numel() for o in outputs if isinstance(o, Tensor)) // count
-                size = group * max(1, _CHUNK_ELEMENTS // max(elements, largest, 1) // group)
+                fitting = _CHUNK_ELEMENTS // max(elements, largest, 1)
+                fitting = min(fitting, _CHUNK_ROWS // (arguments.batch or 1))
+                size = group * max(1, fitting // group)
     assert totals is not None
     options = {"samples": samples, "seed": seed, "antithetic": antithetic, "centred": centred}
-    told = Provenance("samples", options)
-    return pytree.tree_unflatten([total.result(told) for total in totals], out_spec)
+    told = Provenance("samples", options | {"moderated": moderated})
+    # Factors, and what has no batch, are noise that batch elements may share.
+    own = all(isinstance(x.cov, Diagonal | Finished) for x in arguments.gaussians)
+    independent = own and arguments.batch is not None
+    results = [total.result(told, moderated, independent) for total in totals]
+    return pytree.tree_unflatten(results, out_spec)
+
+
+def _seed(seed: int) -> None:
+    """``torch.manual_seed``, which without an accelerator takes longer than a small network."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 class Stream:
@@ -106,15 +143,16 @@ class Stream:
         self.antithetic = antithetic
         self.generator = seeded(seed, device=inputs[0].device)
         elements = max(1, sum(x.numel() for x in inputs))
-        self.block = max(1, min(256, _CHUNK_ELEMENTS // elements))
+        self.block = max(1, min(_BLOCK, _BLOCK_ELEMENTS // elements))
         self.waiting = [x.loc.new_empty((0, *x.shape)) for x in inputs]
 
     def take(self, count: int) -> list[Tensor]:
         """The next ``count`` draws of every input."""
-        while len(self.waiting[0]) < count:
-            fresh = [self._draws(x) for x in self.inputs]
-            pairs = zip(self.waiting, fresh, strict=True)
-            self.waiting = [torch.cat(pair) for pair in pairs]
+        missing = count - len(self.waiting[0])
+        if missing > 0:
+            rounds = range(0, missing, self.block * (2 if self.antithetic else 1))
+            blocks = [self.waiting, *([self._draws(x) for x in self.inputs] for _ in rounds)]
+            self.waiting = [torch.cat(parts) for parts in zip(*blocks, strict=True)]
         taken = [draws[:count] for draws in self.waiting]
         self.waiting = [draws[count:] for draws in self.waiting]
         return taken
@@ -138,32 +176,3 @@ def centred(deviations: Tensor) -> Tensor:
     """Deviations shifted to have the mean exactly zero, with the same expected covariance."""
     count = len(deviations)
     return (deviations - deviations.mean(0)) * (count / (count - 1)) ** 0.5
-
-
-class Batched:
-    """Runs a function on stacked draws: vectorised if the function can be, else one by one."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.vectorised = True
-
-    def __call__(self, *draws: Tensor) -> Any:
-        """The function's answers, stacked along the first dimension."""
-        if self.vectorised:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error", UserWarning)  # vmap warns where it would be slow
-                    return torch.vmap(self.function, randomness="different")(*draws)
-            except Exception:
-                # Not every program can be vectorised; a real error will come up again below.
-                self.vectorised = False
-        answers = [self.function(*rows) for rows in zip(*draws, strict=True)]
-        return pytree.tree_map(lambda *values: _stacked(values), *answers)
-
-
-def _stacked(values: tuple[Any, ...]) -> Any:
-    if isinstance(values[0], Tensor):
-        return torch.stack(values)
-    for other in values[1:]:
-        same(values[0], other)
-    return values[0]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,14 +21,17 @@ def _fixed(
     input: Random, mean: Tensor, var: Tensor, weight: Any, bias: Any, momentum: Any, eps: float
 ) -> Linear:
     """Statistics that are given: a factor and an offset for each channel."""
-    scale, shift, squared, rises = derived(
-        _factors, mean, var, weight, bias, numbers=(eps, input.ndim)
-    )
+
+    def scale() -> Tensor:
+        return derived(_scale, var, weight, numbers=(eps, input.ndim))
 
     def function(x: Tensor) -> Tensor:
         stacked = not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x)
         if stacked:  # torch's own is slow under vmap
-            return torch.addcmul(shift, x, scale).to(x.dtype)
+            factor = scale()
+            shift = -mean.view(factor.shape) * factor
+            shift = shift if bias is None else shift + bias.view(factor.shape)
+            return torch.addcmul(shift, x, factor).to(x.dtype)
         y = F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
         if y.requires_grad and not torch.compiler.is_compiling():
             # torch 2.13 differentiates it wrongly for cotangents of unusual strides: (N, C, H, 1), permuted
@@ -39,26 +41,31 @@ def _fixed(
     return Linear(
         (input,),
         affine=function,
-        linear=lambda x: (x * scale).to(x.dtype),
-        squared=lambda v: (v * squared).to(v.dtype),
-        increasing=input.raised is not None and rises(),
+        linear=lambda x: _times(x, scale()),
+        squared=lambda v: _times(
+            v, derived(_squared_scale, var, weight, numbers=(eps, input.ndim))
+        ),
+        increasing=input.raised is not None and bool((scale() > 0).all()),
     )
 
 
-def _factors(
-    mean: Tensor, var: Tensor, weight: Any, bias: Any, eps: float, dims: int
-) -> tuple[Tensor, Tensor, Tensor, Callable[[], bool]]:
-    """Factor, offset and squared factor of each channel; and whether all factors are positive."""
-    shape = (-1, *[1] * (dims - 2))
+def _scale(var: Tensor, weight: Any, eps: float, dims: int) -> Tensor:
+    """The factor of each channel, in a shape that broadcasts with ``(batch, channels, …)``."""
     scale = torch.rsqrt(var + eps)
-    if weight is not None:
-        scale = scale * weight
-    shift = -mean * scale if bias is None else bias - mean * scale
-    rises = functools.cache(lambda: bool((scale > 0).all()))
-    return scale.view(shape), shift.view(shape), scale.square().view(shape), rises
+    return (scale if weight is None else scale * weight).view(-1, *[1] * (dims - 2))
 
 
-def _track(input: Any, groups: Groups, mean: Any, var: Any, momentum: float) -> None:
+def _squared_scale(var: Tensor, weight: Any, eps: float, dims: int) -> Tensor:
+    return _scale(var, weight, eps, dims).square()
+
+
+def _times(x: Tensor, factor: Tensor) -> Tensor:
+    """In the dtype of ``x``, which the factor's need not be."""
+    y = x * factor
+    return y if y.dtype == x.dtype else y.to(x.dtype)
+
+
+def _track(input: Any, dims: list[int], mean: Any, var: Any, momentum: float) -> None:
     """Move running statistics towards what the input's are expected to be.
 
     Torch takes those of the batch. Their expectations include the noise: the variance's is
@@ -67,16 +74,57 @@ def _track(input: Any, groups: Groups, mean: Any, var: Any, momentum: float) -> 
     """
     if mean is None and var is None:
         return
-    count = groups.count
+    count = math.prod(input.shape[i] for i in dims)
     with torch.no_grad():
-        rows = groups.split(input)
-        level: Any = torch.mean(rows, -1, True)
-        squared = (rows.loc - level.loc).square() + rows.cov.var
-        unbiased = (squared.mean(-1) - level.cov.var.squeeze(-1)) * (count / max(count - 1, 1))
-        for running, value in ((mean, level.loc.squeeze(-1)), (var, unbiased)):
+        level: Any = torch.mean(input, dims)
+        centred = input.loc - level.loc.view(
+            [1 if i in dims else k for i, k in enumerate(input.shape)]
+        )
+        squared = centred.square_().mean(dims) + input.cov.var.mean(dims)
+        unbiased = (squared - level.cov.var) * (count / max(count - 1, 1))
+        for running, value in ((mean, level.loc), (var, unbiased)):
             if running is not None:
                 average = value.reshape(-1, input.shape[1]).mean(0).to(running.dtype)
                 running.mul_(1 - momentum).add_(average, alpha=momentum)
+
+
+_MANY = 1024  # elements, whose mean and spread are as good as certain
+_LITTLE = 2e-2  # of the sum of squares that one element may have for that
+_EVEN = 0.1  # of the average variance that each element must have for that
+
+
+def _are_steady(centred: Tensor, var: Tensor, total: Tensor, level: Tensor) -> bool:
+    """Whether a channel's statistics are as good as certain beside each of its elements' own noise."""
+    dims = [0, *range(2, var.ndim)]
+    count = var.numel() // var.shape[1]
+    farthest = torch.maximum(centred.amax(dims, True), -centred.amin(dims, True))
+    largest = farthest.square() + var.amax(dims, True)
+    even = var.amin(dims, True) >= _EVEN * level
+    return bool((even & (largest < _LITTLE * count * total)).all())
+
+
+def _by_certain_statistics(
+    mean: Tensor, var: Tensor, weight: Any, bias: Any, eps: float
+) -> tuple[Tensor, Tensor] | None:
+    """The moments for many elements: their mean and spread are constants, up to a part in ``n``.
+
+    With ``c = m - mean(m)`` and ``s = mean(c²) + mean(v)`` the output has the mean ``c/√(s + ε)`` and the
+    variance ``v/(s + ε)``.
+
+    Returns:
+        Mean and variance; None if single elements have too large a part in the statistics.
+    """
+    dims = [0, *range(2, mean.ndim)]
+    count = mean.numel() // mean.shape[1]
+    level = var.mean(dims, keepdim=True)
+    centred = mean - mean.mean(dims, keepdim=True)
+    total = centred.square().mean(dims, keepdim=True) + level * (1 - 1 / count)
+    if not _are_steady(centred.detach(), var.detach(), total.detach(), level.detach()):
+        return None
+    factor = torch.rsqrt(total + eps)
+    factor = factor if weight is None else factor * weight
+    first = centred * factor if bias is None else torch.addcmul(bias, centred, factor)
+    return first, var * factor.square()
 
 
 @rule(F.batch_norm, exact=False, source="exact with fixed statistics; " + SOURCE)
@@ -108,7 +156,7 @@ def batch_norm(
         lambda x: x.reshape(moved).transpose(0, 1),
         count,
     )
-    _track(input, groups, running_mean, running_var, momentum)
+    _track(input, [0, *range(2, input.ndim)], running_mean, running_var, momentum)
     return _by_channel(input, groups, weight, bias, eps)
 
 
@@ -121,7 +169,16 @@ def _by_channel(input: Random, groups: Groups, weight: Any, bias: Any, eps: floa
         return F.instance_norm(x, None, None, weight, bias, True, 0.1, eps)
 
     scale, shift = channelwise(weight, input.ndim), channelwise(bias, input.ndim)
-    return normalise(input, groups, function, eps, scale, shift)
+    general = normalise(input, groups, function, eps, scale, shift)
+    if not flat or groups.count < _MANY:
+        return general
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        traced = torch.compiler.is_compiling() or mean.dtype in (torch.float16, torch.bfloat16)
+        found = None if traced else _by_certain_statistics(mean, var, scale, shift, eps)
+        return general.moments(mean, var) if found is None else found
+
+    return replace(general, moments=moments)
 
 
 @rule(F.instance_norm, exact=False, source="exact with fixed statistics; " + SOURCE)
@@ -145,5 +202,5 @@ def instance_norm(
     if count == 1:
         raise ValueError(f"Expected more than 1 spatial element when training, got {shape}")
     groups = Groups(lambda x: x.reshape(shape[0], shape[1], -1), lambda x: x.reshape(shape), count)
-    _track(input, groups, running_mean, running_var, momentum)
+    _track(input, list(range(2, input.ndim)), running_mean, running_var, momentum)
     return _by_channel(input, groups, weight, bias, eps)

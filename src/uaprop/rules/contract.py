@@ -55,6 +55,9 @@ def product(
 def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bool) -> Tensor:
     """The map with its constant operand squared; float16 would lose squares below 6e-8."""
     dtype, low = var.dtype, reduced(var)
+    if low is None and dtype != torch.float16:
+        square = derived(_square, factor) if isinstance(factor, Tensor) else factor**2
+        return function(square, var, None) if flipped else function(var, square, None)
     if low is not None:
         var = rounded(var, low)
     elif dtype == torch.float16:
@@ -64,7 +67,7 @@ def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bo
     return result.to(dtype) if low is None else rounded(result, low).to(dtype)
 
 
-def _square(factor: Tensor, low: torch.dtype | None) -> Tensor:
+def _square(factor: Tensor, low: torch.dtype | None = None) -> Tensor:
     if low is not None:
         return rounded(factor * factor, low)
     factor = factor.float() if factor.dtype == torch.float16 else factor

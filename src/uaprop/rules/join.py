@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Linear, Random, plain
+from ..kinds import Linear, Random
 from ..registry import rule
 
 T = torch.Tensor
@@ -31,7 +31,10 @@ def assembled(
         The linear kind.
     """
     places = [i for i, operand in enumerate(operands) if isinstance(operand, Random)]
-    zeros = [torch.zeros_like(o) if isinstance(o, Tensor) else 0.0 for o in map(plain, operands)]
+    zeros = [
+        torch.zeros_like(o) if isinstance(o, Tensor) else 0.0  # a random one is filled in anyway
+        for o in operands
+    ]
 
     def filled(
         make: Callable[[list[Any]], Tensor], constants: Sequence[Any], values: Sequence[Tensor]

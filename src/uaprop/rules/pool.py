@@ -74,7 +74,7 @@ _PIECE = 2**18  # elements of a piece that stays in the cache
 
 def _by_piece(moments: Callable[..., Marginal], mean: Tensor, var: Tensor, dims: int) -> Marginal:
     """Some planes (images of one channel) at a time, which spares the memory that all would need."""
-    if mean.numel() <= _PIECE or mean.ndim <= dims or not untracked(mean, var):
+    if mean.ndim <= dims or not untracked(mean, var) or mean.numel() <= _PIECE:
         return moments(mean, var)
     lead, area = mean.shape[:-dims], mean.shape[-dims:]
     planes = max(1, _PIECE // area.numel())

@@ -1,0 +1,168 @@
+"""A model as a module from means and variances to means and variances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from ..dispatch import admit
+from ..dispatch.graph import CapturedModel
+from ..errors import UnsupportedOperation
+from ..gaussian import Gaussian
+from ..methods.arguments import Arguments, is_gaussian
+from ..methods.calibrated import check_calibration
+from ..methods.propagate import METHODS, carried, check_options
+
+__all__ = ["TRACEABLE", "AsModule", "as_module"]
+
+TRACEABLE = ("diagonal", "calibrated")
+"""The methods that are one pass of plain tensor operations, whatever the values."""
+
+
+def as_module(
+    model: Callable[..., Any] | ExportedProgram,
+    method: str = "diagonal",
+    *,
+    input: str | None = None,
+    unsupported: str = "error",
+    **options: Any,
+) -> AsModule:
+    """A model as a module: ``forward(mean, var, …)`` gives ``(mean, var)``, all plain tensors.
+
+    With the methods ``"diagonal"`` and ``"calibrated"`` it goes through ``torch.compile(fullgraph=True)``,
+    ``torch.export`` and :func:`~uaprop.export`. The others run eagerly, and refuse to be traced.
+
+    Args:
+        model: any callable on tensors, usually an ``nn.Module``, or a program of ``torch.export``. A
+            module is held, not copied: ``.model``, with its parameters and mode.
+        method: as for :func:`~uaprop.propagate`, except that there is a default of its own.
+        input: the keyword that the model takes its random argument by; None for the first positional
+            one.
+        unsupported: as for :func:`~uaprop.propagate`.
+        **options: the method's own.
+
+    Returns:
+        The module, in the model's mode.
+
+    Raises:
+        ValueError: if there is no such method, or a calibration was made for another model.
+        TypeError: if the method has no such option, or needs one.
+    """
+    check_options(method, unsupported, options)
+    admit(model)
+    if method == "calibrated":
+        check_calibration(options["calibration"], model)
+        _ = options["calibration"].laws  # numbers by now: tracing knows no tensor's values
+    return AsModule(model, method, input, unsupported, options)
+
+
+class AsModule(nn.Module):
+    """Made by :func:`as_module`.
+
+    Attributes:
+        model: as it was given.
+        method: the method's name.
+        input: the keyword of the random argument, or None.
+        options: the method's options.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | ExportedProgram,
+        method: str,
+        input: str | None,
+        unsupported: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.method = method
+        self.input = input
+        self.unsupported = unsupported
+        self.options = dict(options)
+        self.training = model.training if isinstance(model, nn.Module) else False
+
+    def forward(self, mean: Tensor, var: Tensor | float, *args: Any, **kwargs: Any) -> Any:
+        """Carry independent noise through the model.
+
+        Args:
+            mean: of the random argument, floating-point, of any shape that the model takes.
+            var: its variances; a number or whatever broadcasts with ``mean``.
+            *args: further arguments of the model, as they are.
+            **kwargs: further keyword arguments.
+
+        Returns:
+            A pair ``(mean, var)``; or what the model returns, with such a pair in the place of each
+            random tensor.
+
+        Raises:
+            UnsupportedOperation: if an operation has no rule; or, while tracing, if the method or the
+                model cannot be traced.
+            RuntimeError: if it is exported in training mode.
+        """
+        if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+            from .traced import traced  # here: torch._dynamo takes seconds to import
+
+            modes = [module.training for module in self.modules()]  # so that a change is noticed
+            return traced(self, modes, mean, var, args, kwargs)
+        return self.run(mean, var, args, kwargs)
+
+    def run(self, mean: Tensor, var: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What :meth:`forward` gives; the one place where the model is run, traced or not."""
+        arguments = self.arguments(mean, var, args, kwargs)
+        answer = (
+            self._traced(arguments) if torch.compiler.is_compiling() else self.answer(arguments)
+        )
+        return pytree.tree_map(_pair, answer, is_leaf=is_gaussian)
+
+    def arguments(
+        self, mean: Tensor, var: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments:
+        """The model's arguments, with a Gaussian among them."""
+        x = Gaussian(mean, var)
+        if self.input is None:
+            return Arguments((x, *args), kwargs)
+        return Arguments(args, {self.input: x, **kwargs})
+
+    def answer(self, arguments: Arguments) -> Any:
+        """The model's answer in Gaussians, as :func:`~uaprop.propagate` gives it."""
+        return carried(self.model, arguments, self.method, self.unsupported, self.options)
+
+    def _traced(self, arguments: Arguments) -> Any:
+        """The same without second attempts and accounts: what a graph can be recorded of."""
+        if self.method not in TRACEABLE:
+            raise UnsupportedOperation(
+                f"method {self.method!r}",
+                reason="it draws, differentiates or chooses by values as it goes, and is no single "
+                "graph that could be compiled or exported",
+                remedy='Use method="diagonal", or method="calibrated" with a calibration '
+                "(ua.calibrate); or call the module eagerly.",
+            )
+        if torch.compiler.is_exporting() and any(m.training for m in self.modules()):
+            raise RuntimeError(
+                "the model, or a part of it, is in training mode, where it drops out and tracks "
+                "statistics; call .eval() before exporting it"
+            )
+        program = isinstance(self.model, ExportedProgram)
+        model = CapturedModel(self.model) if program else self.model
+        args, kwargs = arguments.filled(arguments.gaussians)
+        try:
+            return METHODS[self.method](model, args, kwargs, **self.options)
+        except UnsupportedOperation:
+            raise
+        except Exception as error:
+            raise UnsupportedOperation(
+                type(self.model).__name__,
+                reason=f"the model cannot be traced on a Gaussian ({type(error).__name__}: {error})",
+                remedy="If it runs eagerly, capture it first, with a dynamic batch: "
+                "ua.as_module(torch.export.export(model, (x,), dynamic_shapes=…)).",
+            ) from error
+
+
+def _pair(value: Any) -> Any:
+    return (value.loc, value.cov.var) if is_gaussian(value) else value

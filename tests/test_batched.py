@@ -1,0 +1,166 @@
+"""Draws that go through a model in one batch give what they give one by one, or do not go so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import uaprop as ua
+from uaprop.methods.samples import Stream
+
+BATCH, FEATURES, DRAWS = 4, 256, 24
+
+Model = Callable[..., Any]
+
+
+def noisy() -> ua.Gaussian:
+    generator = torch.Generator().manual_seed(5)
+    mean = torch.randn(BATCH, FEATURES, generator=generator, dtype=torch.float64)
+    return ua.Gaussian(mean, std=0.3)
+
+
+def layers(*more: nn.Module) -> nn.Sequential:
+    torch.manual_seed(8)
+    return nn.Sequential(nn.Linear(FEATURES, 6), *more, nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+class Recorded:
+    """A model, and how many batch elements it was called with."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.sizes: list[int] = []
+
+    def __call__(self, x: Tensor) -> Any:
+        self.sizes.append(len(x))
+        return self.model(x)
+
+
+def one_by_one(model: Model, x: ua.Gaussian) -> Tensor:
+    """The answers to the very draws, without the method."""
+    draws = Stream([x], 0).take(DRAWS)[0]
+    with torch.no_grad():
+        return torch.stack([model(draw.clone()) for draw in draws])
+
+
+def sampled(model: Model, x: ua.Gaussian, **options: Any) -> Any:
+    return ua.propagate(model, x, method="samples", samples=DRAWS, **options)
+
+
+def test_independent_batch_elements_go_in_one_batch() -> None:
+    model = Recorded(layers(nn.BatchNorm1d(6)).eval())
+    x = noisy()
+    y = sampled(model, x)
+    assert max(model.sizes) == BATCH * (DRAWS - 1)
+    answers = one_by_one(model.model, x)
+    torch.testing.assert_close(y.mean, answers.mean(0))
+    torch.testing.assert_close(y.var, answers.var(0))
+    torch.testing.assert_close(y.covariance()[1], torch.cov(answers[:, 1].T))
+
+
+@pytest.mark.parametrize("more", [(), ("name", 3)])  # vmap has tensors only
+def test_structures_of_answers(more: tuple[Any, ...]) -> None:
+    network = layers()
+    model = Recorded(lambda x: {"scores": network(x), "both": (x[:, :2], *more)})
+    x = noisy()
+    y = sampled(model, x)
+    assert (max(model.sizes) > BATCH) == (not more)
+    assert y["both"][1:] == more
+    torch.testing.assert_close(y["scores"].var, one_by_one(network, x).var(0))
+    torch.testing.assert_close(y["both"][0].var, one_by_one(lambda x: x[:, :2], x).var(0))
+
+
+THRESHOLD = 33.2  # between the norms of the draws: some of them reach it
+
+
+def _branching(x: Tensor) -> Tensor:
+    return x[:, :3] * 2 if x.norm() > THRESHOLD else x[:, :3]
+
+
+MIXING: dict[str, Model] = {
+    "batch statistics": layers(nn.BatchNorm1d(6, track_running_stats=False)),
+    "mean over the batch": lambda x: x[:, :3] - x[:, :3].mean(0),
+    "barely the mean over the batch": lambda x: x[:, :3] + 1e-9 * x.mean(0)[:3],
+    "a norm that seldom matters": lambda x: x[:, :3] / x.norm().clamp_min(THRESHOLD),
+    "those before": lambda x: x[:, :3].cumsum(0),
+    "those after": lambda x: x[:, :3].flip(0).cumsum(0).flip(0),
+    "order": lambda x: x[:, :3].sort(0).values,
+    "the number of them": lambda x: x[:, :3] / len(x),
+    "a fixed number of them": lambda x: x.reshape(BATCH, -1)[:, :3],
+    "their places": lambda x: x[:, :3] * torch.arange(1, BATCH + 1)[:, None],
+    "a branch": _branching,
+    "a sum over the batch": lambda x: x[:, :3].sum(0),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_batch_elements_that_depend_on_each_other_are_left_together(name: str) -> None:
+    model, x = MIXING[name], noisy()
+    y = sampled(model, x)
+    answers = one_by_one(model, x)
+    torch.testing.assert_close(y.mean, answers.mean(0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(y.var, answers.var(0), rtol=1e-10, atol=1e-12)
+
+
+def test_the_norms_reach_the_threshold_now_and_then() -> None:
+    """So that the first draw does not tell, and later ones do."""
+    norms = one_by_one(lambda x: x.norm(), noisy())
+    assert norms[0] < THRESHOLD
+    assert 1 < (norms > THRESHOLD).sum() < DRAWS
+
+
+def test_randomness_of_the_model_is_sampled_along() -> None:
+    model = Recorded(nn.Dropout(0.5))
+    y = ua.propagate(model, ua.Gaussian(torch.ones(4, 16), 1e-6), method="samples", samples=2000)
+    torch.testing.assert_close(y.var, torch.ones(4, 16), rtol=0.15, atol=0)  # p/(1-p) = 1
+    off = y.covariance() - torch.diag_embed(y.var)
+    assert off.abs().max() < 5 / 2000**0.5
+
+
+def test_running_statistics_see_numbers_only() -> None:
+    model = layers(nn.BatchNorm1d(6)).train()
+    y = sampled(model, noisy())
+    assert model[1].running_mean.isfinite().all()
+    assert y.var.isfinite().all()
+
+
+def test_a_failing_attempt_leaves_the_draws_alone() -> None:
+    """The model writes to its input and then cannot do with another batch."""
+
+    def model(x: Tensor) -> Tensor:
+        x.mul_(2)
+        if len(x) not in (3, BATCH):  # passes the trial
+            raise ValueError("another batch")
+        return x[:, :3]
+
+    x = noisy()
+    y = sampled(model, x)
+    torch.testing.assert_close(y.var, one_by_one(model, x).var(0))
+
+
+def test_plain_tensors_of_the_batch_are_not_repeated() -> None:
+    weights = torch.arange(1.0, BATCH + 1, dtype=torch.float64)[:, None]
+    x = noisy()
+    y = ua.propagate(lambda x, w: (x * w)[:, :3], (x, weights), method="samples", samples=DRAWS)
+    torch.testing.assert_close(y.var, one_by_one(lambda x: (x * weights)[:, :3], x).var(0))
+
+
+def test_errors_of_the_model_come_up() -> None:
+    def model(x: Tensor) -> Tensor:
+        raise RuntimeError("out of order")
+
+    with pytest.raises(RuntimeError, match="out of order"):
+        sampled(model, noisy())
+
+
+@pytest.mark.parametrize("antithetic", [False, True])
+def test_draws_do_not_depend_on_how_many_are_taken(antithetic: bool) -> None:
+    x = noisy()
+    whole = Stream([x], 3, antithetic).take(70)[0]
+    stream = Stream([x], 3, antithetic)
+    pieces = torch.cat([stream.take(count)[0] for count in (1, 2, 40, 27)])
+    assert torch.equal(whole, pieces)
