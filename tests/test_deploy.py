@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
@@ -384,3 +385,25 @@ def test_the_compiler_is_not_imported_before_it_is_needed() -> None:
     code += "print({'torch._dynamo', 'onnx', 'onnxruntime'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_constants_are_kept_in_evaluation_and_follow_the_weights() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).eval()
+    module = ua.as_module(model).eval()
+    mean, var = torch.randn(2, 1, 6, 6), torch.rand(2, 1, 6, 6)
+    with torch.no_grad():
+        for _ in range(2):
+            expected = model(ua.Gaussian(mean, var))
+            for _ in range(2):
+                found = module(mean, var)
+                assert torch.equal(found[0], expected.loc)
+                assert torch.equal(found[1], expected.cov.var)
+            assert len(module._constants) == 2
+            model[0].weight.mul_(2)
+        copied = copy.deepcopy(module)
+        assert len(copied._constants) == 0
+        model[0].weight.data.mul_(2)  # nobody can see that
+        module.eval()
+        assert torch.equal(module(mean, var)[1], model(ua.Gaussian(mean, var)).cov.var)
+        module.train()
+        assert len(module._constants) == 0

@@ -140,7 +140,7 @@ def test_large_outputs_keep_no_dense_covariance() -> None:
     [
         ({"method": "magic"}, ValueError, "diagonal, .*samples"),
         ({"method": "diagonal", "samples": 3}, TypeError, "no option 'samples'"),
-        ({"method": "samples", "probes": 3}, TypeError, "chunk, samples, seed"),
+        ({"method": "samples", "probes": 3}, TypeError, "chunk, moderated, samples, seed"),
         ({"method": "samples", "samples": 1}, ValueError, "at least 2"),
         ({"method": "samples", "chunk": 0}, ValueError, "chunk must be"),
     ],

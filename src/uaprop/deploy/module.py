@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..gaussian import Gaussian
 from ..methods.arguments import Arguments, is_gaussian
 from ..methods.calibrated import check_calibration
 from ..methods.propagate import METHODS, carried, check_options
+from ..numerics.constants import Constants
 
 __all__ = ["TRACEABLE", "AsModule", "as_module"]
 
@@ -36,6 +38,9 @@ def as_module(
 
     With the methods ``"diagonal"`` and ``"calibrated"`` it goes through ``torch.compile(fullgraph=True)``,
     ``torch.export`` and :func:`~uaprop.export`. The others run eagerly, and refuse to be traced.
+
+    In evaluation mode squared weights and other constants are kept from call to call, and computed anew
+    for weights that were written to (not through ``weight.data``, which hides it; ``.eval()`` forgets all).
 
     Args:
         model: any callable on tensors, usually an ``nn.Module``, or a program of ``torch.export``. A
@@ -86,6 +91,7 @@ class AsModule(nn.Module):
         self.unsupported = unsupported
         self.options = dict(options)
         self.training = model.training if isinstance(model, nn.Module) else False
+        self._constants = Constants()
 
     def forward(self, mean: Tensor, var: Tensor | float, *args: Any, **kwargs: Any) -> Any:
         """Carry independent noise through the model.
@@ -131,7 +137,14 @@ class AsModule(nn.Module):
 
     def answer(self, arguments: Arguments) -> Any:
         """The model's answer in Gaussians, as :func:`~uaprop.propagate` gives it."""
-        return carried(self.model, arguments, self.method, self.unsupported, self.options)
+        keeping = contextlib.nullcontext() if self.training else self._constants
+        with keeping:
+            return carried(self.model, arguments, self.method, self.unsupported, self.options)
+
+    def train(self, mode: bool = True) -> AsModule:
+        """Set the mode; what was kept of the weights is forgotten."""
+        self._constants.clear()
+        return super().train(mode)
 
     def _traced(self, arguments: Arguments) -> Any:
         """The same without second attempts and accounts: what a graph can be recorded of."""

@@ -167,7 +167,7 @@ def _call(rule: Rule, operation: Operation, args: tuple[Any, ...], kwargs: dict[
 
 def _may_wait(kind: Elementwise | Linear) -> Handle | None:
     """The operand of an increasing function to keep back: of a linear one only behind another."""
-    if not kind.increasing or torch.compiler.is_compiling():
+    if not kind.increasing:
         return None
     (x,) = kind.inputs
     if not isinstance(x, Handle):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Here(threading.local):
-    keeper: Constants | None = None
+    keepers: tuple[Constants, ...] = ()
 
 
 _here = _Here()
@@ -40,8 +40,12 @@ class Constants:
     def __len__(self) -> int:
         return len(self._known)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins with nothing: it is of other tensors."""
+        return Constants, ()
+
     def __enter__(self) -> Constants:
-        self._outer, _here.keeper = _here.keeper, self
+        _here.keepers = (*_here.keepers, self)
         return self
 
     def __exit__(
@@ -50,7 +54,7 @@ class Constants:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _here.keeper = self._outer
+        _here.keepers = _here.keepers[:-1]
 
     def get(self, function: Callable[..., T], tensors: tuple[Any, ...], numbers: Any) -> T:
         """The function's value, computed anew if a tensor was written to or replaced."""
@@ -63,7 +67,7 @@ class Constants:
         value = function(*tensors, *numbers)
         self._known[key] = state, value
         for t in tensors:
-            if t is not None:  # a number may be given to another tensor later
+            if t is not None and found is None:  # its number may be another tensor's later
                 weakref.finalize(t, self._known.pop, key, None)
         return value
 
@@ -81,9 +85,9 @@ def derived(
     Returns:
         The function's value; computed where a derivative by a weight is asked for, or a program traced.
     """
-    keeper = _here.keeper
+    keepers = _here.keepers
     if (
-        keeper is None
+        not keepers
         or torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._len_torch_dispatch_stack()
@@ -94,4 +98,4 @@ def derived(
         )
     ):
         return function(*tensors, *numbers)
-    return keeper.get(function, tensors, numbers)
+    return keepers[-1].get(function, tensors, numbers)

@@ -53,7 +53,7 @@ def largest(mean: Tensor, var: Tensor) -> Marginal:
         return larger((mean[0], var[0]), (mean[1], var[1]))
     mean, var = mean.reshape(count, -1), var.reshape(count, -1)
     columns = max(1, _BLOCK // _NODES)
-    if mean.shape[1] <= columns or not untracked(mean, var):
+    if not untracked(mean, var) or mean.shape[1] <= columns:
         found = _largest(mean, var)
     else:
         parts = zip(mean.split(columns, 1), var.split(columns, 1), strict=True)
@@ -150,7 +150,9 @@ def _product(t: Tensor, mean: Tensor, std: Tensor) -> Tensor:
             if i % 16 == 15:
                 total.mul_(0.5**16)
         return total.mul_(0.5 ** (len(mean) % 16))
-    block = max(1, 16 * _BLOCK // max(1, t.numel()))
+    block = len(mean)
+    if not torch.compiler.is_compiling():  # where memory is at stake, and sizes are known
+        block = max(1, 16 * _BLOCK // max(1, t.numel()))
     total = torch.ones_like(t)
     for m, s in zip(mean.split(block), scale.split(block), strict=True):
         parts = 0.5 * (1 + torch.erf((t.unsqueeze(1) - m) * s))  # (nodes, elements, …)

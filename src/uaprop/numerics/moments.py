@@ -182,7 +182,7 @@ def in_chunks(function: MomentFunction, *arguments: Tensor, size: int = _CHUNK) 
         The function's moments, of the arguments' shape.
     """
     shape = arguments[0].shape
-    if shape.numel() <= size or not _lazily(*arguments):
+    if not _lazily(*arguments) or shape.numel() <= size:
         return function(*arguments)
     pieces = [
         function(*part)

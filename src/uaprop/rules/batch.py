@@ -45,7 +45,10 @@ def _fixed(
         squared=lambda v: _times(
             v, derived(_squared_scale, var, weight, numbers=(eps, input.ndim))
         ),
-        increasing=input.raised is not None and bool((scale() > 0).all()),
+        # while a program is traced there are no values to look at
+        increasing=not torch.compiler.is_compiling()
+        and input.raised is not None
+        and bool((scale() > 0).all()),
     )
 
 
@@ -170,12 +173,12 @@ def _by_channel(input: Random, groups: Groups, weight: Any, bias: Any, eps: floa
 
     scale, shift = channelwise(weight, input.ndim), channelwise(bias, input.ndim)
     general = normalise(input, groups, function, eps, scale, shift)
-    if not flat or groups.count < _MANY:
+    if not flat or torch.compiler.is_compiling() or groups.count < _MANY:
         return general
 
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        traced = torch.compiler.is_compiling() or mean.dtype in (torch.float16, torch.bfloat16)
-        found = None if traced else _by_certain_statistics(mean, var, scale, shift, eps)
+        half = mean.dtype in (torch.float16, torch.bfloat16)
+        found = None if half else _by_certain_statistics(mean, var, scale, shift, eps)
         return general.moments(mean, var) if found is None else found
 
     return replace(general, moments=moments)
