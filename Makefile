@@ -43,8 +43,12 @@ lint: $(DEV)  ## check style, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src
 
-bench: $(DEV)  ## run the benchmarks
+# A quarter of an hour on two idle cores. ResNet-18 is torchvision's where that is installed.
+bench: $(DEV)  ## measure time and memory, also beside other packages
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python docs/performance.py
+	$(MAKE) bench-peers
 
 # One thread for the methods and for Monte Carlo alike. Takes hours; benchmarks/accuracy.py --help
 # says how to run a part of it.

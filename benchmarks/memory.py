@@ -1,9 +1,10 @@
 """Peak memory of one pass, each in a process of its own.
 
-Run by speed.py: python benchmarks/memory.py {plain,diagonal,"diagonal, again"} BATCH SIZE
-prints by how many bytes the resident memory was larger at its peak than before the pass (Linux). Weights and
-input are there before; outputs, activations and whatever torch or the method keeps come on top. What is loaded
-once, such as libraries and compiled kernels, is loaded beforehand, by small pictures through another network.
+Run by speed.py: python benchmarks/memory.py {plain,diagonal,module} BATCH SIZE
+prints by how many bytes the resident memory was larger at its peak than before the pass (Linux). Weights
+and input, with its variances, are there before; outputs, activations and whatever torch or the method keeps
+come on top. What is loaded once, such as libraries and compiled kernels, is loaded by a small picture through
+another network. The smallest of several processes counts.
 """
 
 from __future__ import annotations
@@ -13,32 +14,34 @@ import gc
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from networks import resnet18
 from timed import CORES, STD, picture_classifier, pictures
-from torch import Tensor, nn
+from torch import nn
 
 import uaprop as ua
 
 BOUND = 2.3
-RUNS = 3
 STATUS, PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-WAYS = {"diagonal": BOUND, "diagonal, again": None}
+WAYS = {
+    "diagonal": ("diagonal", BOUND),
+    "module": ("diagonal, `ua.as_module`, squared weights included", None),
+}
 
 
-def memory(batch: int, size: int) -> Iterator[dict[str, Any]]:
-    """Peak memory against that of a plain pass: the first pass, and once squared weights are there."""
+def memory(batch: int, size: int, runs: int) -> Iterator[dict[str, Any]]:
+    """Peak memory against that of a plain pass; a module also keeps the squares of the weights."""
     if not STATUS.exists():
         return  # the peak of a process is Linux's to tell
-    plain = _measured("plain", batch, size)
-    for way, bound in WAYS.items():
-        taken = _measured(way, batch, size)
+    plain = _measured("plain", batch, size, runs)
+    for way, (label, bound) in WAYS.items():
+        taken = _measured(way, batch, size, runs)
         yield {
-            "what": f"peak memory, {way}",
+            "what": f"peak memory, {label}",
             "network": f"ResNet-18, {batch} × 3 × {size} × {size}",
             "bound": bound,
             "ratio": min(taken) / min(plain),
@@ -48,21 +51,25 @@ def memory(batch: int, size: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _measured(way: str, batch: int, size: int) -> list[int]:
+def _measured(way: str, batch: int, size: int, runs: int) -> list[int]:
     command = [sys.executable, __file__, way, str(batch), str(size)]
     return [
         int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(RUNS)
+        for _ in range(runs)
     ]
 
 
-def _input(way: str, count: int, size: int) -> Any:
+def _passes(model: nn.Module, way: str, count: int, size: int) -> Callable[[], Any]:
+    """One pass, its input made already."""
     mean = pictures(count, size)
-    return mean if way == "plain" else ua.Gaussian(mean, torch.full_like(mean, STD**2))
-
-
-def _pass(model: nn.Module, x: Any) -> Any:
-    return model(x) if isinstance(x, Tensor) else ua.propagate(model, x, method="diagonal")
+    var = torch.full_like(mean, STD**2)
+    x, module = ua.Gaussian(mean, var), ua.as_module(model, "diagonal")
+    ways: dict[str, Callable[[], Any]] = {
+        "plain": lambda: model(mean),
+        "diagonal": lambda: ua.propagate(model, x, method="diagonal"),
+        "module": lambda: module(mean, var),
+    }
+    return ways[way]
 
 
 def _status(field: str) -> int:
@@ -79,14 +86,13 @@ def main() -> None:
     ua.fused(True)
     with torch.no_grad():
         _, model = picture_classifier()
-        _pass(resnet18(nn.MaxPool2d(3, 2, 1)), _input(way, 1, 32))
-        _pass(model, _input(way if way.endswith("again") else "plain", 1, 32))
-        x = _input(way, batch, size)
+        _passes(resnet18(nn.MaxPool2d(3, 2, 1)), way, 1, 32)()
+        run = _passes(model, way, batch, size)
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system
         PEAK.write_text("5")  # man 5 proc: forget the peak so far
         before = _status("VmRSS")
-        _pass(model, x)
+        run()
     print(_status("VmHWM") - before)
 
 

@@ -1,203 +1,170 @@
-"""How long the methods take, in plain forward passes, and what the activations' moments cost.
+"""How long propagation takes, in plain passes: bounds, methods, activations, and how cost grows.
 
-Run from the repository: make bench, or .venv/bin/python benchmarks/run.py [--threads N] [--quick]
+Run from the repository: make bench, or .venv/bin/python benchmarks/run.py [--quick] [PART …]
 
-Contestants of one table take turns, and the fastest of several rounds counts, so that whatever else
-the machine does slows all of them alike. One thread by default: several that wait for each other
-are at the mercy of every other process. Numbers also go to benchmarks/results/latest.json.
+Contestants of one table take turns, so that whatever else the machine does slows all of them alike. A
+ratio is that of the fastest runs; beside it stands the median of the ratios within each round. Numbers go to
+benchmarks/results/latest.json, those of parts that are not run stay as they are, and docs/performance.py puts
+them into docs/performance.md. About ten minutes on two idle cores, more where kernels have to be compiled.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-import time
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from networks import report_pass, resnet18
+from activations import activations
+from networks import report_pass
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from scaling import scaling
+from speed import ratios
+from timing import race
+from torch import Tensor
 
 import uaprop as ua
 from uaprop.demo import camera, digits_cnn, digits_images
-from uaprop.numerics import clipped, elementary, elu, gelu, hardswish, logistic, mish, rectified
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 REFERENCE = 20_000  # Monte Carlo draws that count as the truth
-ELEMENTS = 2**18
-MIN_ROUNDS, MAX_ROUNDS = 3, 100
-
-ACTIVATIONS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[..., Any]]] = {
-    "relu": (F.relu, rectified.relu),
-    "leaky_relu": (F.leaky_relu, lambda m, v: rectified.leaky(m, v, 0.01)),
-    "relu6": (F.relu6, lambda m, v: clipped.clamp(m, v, 0.0, 6.0)),
-    "hardswish": (F.hardswish, hardswish.hardswish),
-    "elu": (F.elu, lambda m, v: elu.elu(m, v, 1.0, 1.0)),
-    "gelu": (F.gelu, gelu.gelu),
-    "gelu (tanh)": (lambda x: F.gelu(x, approximate="tanh"), gelu.gelu_tanh),
-    "silu": (F.silu, logistic.silu),
-    "mish": (F.mish, mish.mish),
-    "softplus": (F.softplus, logistic.softplus),
-    "sigmoid": (torch.sigmoid, logistic.sigmoid),
-    "tanh": (torch.tanh, logistic.tanh),
-    "exp": (torch.exp, elementary.exp),
-    "erf": (torch.erf, elementary.erf),
-}
-
-
-def best(contestants: Mapping[str, Callable[[], Any]], budget: float) -> dict[str, float]:
-    """Each contestant's fastest time in seconds; they take turns until the budget is spent."""
-    times = dict.fromkeys(contestants, float("inf"))
-    for run in contestants.values():
-        run()  # warm up
-    end = time.perf_counter() + budget
-    rounds = 0
-    while rounds < MIN_ROUNDS or (rounds < MAX_ROUNDS and time.perf_counter() < end):
-        rounds += 1
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            run()
-            times[name] = min(times[name], time.perf_counter() - start)
-    return times
-
-
-def std_error(answer: ua.Gaussian, truth: ua.Gaussian) -> float:
-    """Mean |relative error| of the standard deviations."""
-    return float((answer.std / truth.std - 1).abs().mean())
 
 
 def digits(budget: float) -> dict[str, Any]:
-    """The demonstration's classifier: time and error of every method."""
+    """The demonstration's classifier on one thread: time and error of every method."""
     model = digits_cnn()
     x = camera(digits_images()[0])
     mean, var = x.mean.as_subclass(Tensor), x.var.as_subclass(Tensor)
 
-    def sampled(count: int, seed: int = 1) -> ua.Gaussian:
-        return ua.propagate(model, x, method="samples", samples=count, seed=seed)
+    def by(method: str, **options: int) -> Callable[[], ua.Gaussian]:
+        return lambda: ua.propagate(model, x, method=method, **options)
 
-    times = best(
-        {
-            "plain forward pass": lambda: model(mean),
-            "diagonal": lambda: model(x),
-            "report, by hand": lambda: report_pass(model, mean, var),
-            "samples, 10": lambda: sampled(10),
-            "samples, 100": lambda: sampled(100),
-        },
-        budget,
-    )
-    truth = sampled(REFERENCE, seed=0)
-    by_hand = ua.Gaussian(*report_pass(model, mean, var))
-    errors = {
-        "diagonal": std_error(model(x), truth),
-        "report, by hand": std_error(by_hand, truth),
-        "samples, 10": std_error(sampled(10), truth),
-        "samples, 100": std_error(sampled(100), truth),
+    answers = {
+        "diagonal": by("diagonal"),
+        "report, by hand": lambda: ua.Gaussian(*report_pass(model, mean, var)),
+        "linear": by("linear"),
+        "sketch, 16": by("sketch", probes=16),
+        "adjoint, 16": by("adjoint", probes=16),
+        "hybrid, 16": by("hybrid", samples=16),
+        "samples, 16": by("samples", samples=16, seed=1),
+        "samples, 100": by("samples", samples=100, seed=1),
     }
-    return {"seconds": times, "std_error": errors}
+    ua.fused(True)
+    with torch.no_grad():
+        measured = race({"plain": lambda: model(mean), **answers}, budget, threads=1)
+        truth = by("samples", samples=REFERENCE)()
+        errors = {
+            name: float((answer().std / truth.std - 1).abs().mean())
+            for name, answer in answers.items()
+        }
+    seconds = {name: measured.best(name) for name in ("plain", *answers)}
+    return {"seconds": seconds, "std_error": errors}
 
 
-def residual(pool: nn.Module, by_hand: bool, budget: float) -> dict[str, Any]:
-    """ResNet-18's layers on a batch of 4 pictures of 3 × 96 × 96."""
-    torch.manual_seed(0)
-    model = resnet18(pool)
-    mean = torch.rand(4, 3, 96, 96)
-    var = torch.full_like(mean, 0.01)
-    x = ua.Gaussian(mean, var)
-    contestants: dict[str, Callable[[], Any]] = {
-        "plain forward pass": lambda: model(mean),
-        "diagonal": lambda: model(x),
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "bfloat16": bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
     }
-    if by_hand:
-        contestants["report, by hand"] = lambda: report_pass(model, mean, var)
-    return {"seconds": best(contestants, budget)}
 
 
-def activations(budget: float) -> dict[str, dict[str, float]]:
-    """Nanoseconds per element, float32, means from N(0, 1)."""
-    torch.manual_seed(0)
-    mean = torch.randn(ELEMENTS)
-    narrow, wide = torch.full_like(mean, 0.3**2), torch.full_like(mean, 3.0**2)
-    result = {}
-    for name, (function, moments) in ACTIVATIONS.items():
-        times = best(
-            {
-                "plain": lambda function=function: function(mean),
-                "std 0.3": lambda moments=moments: moments(mean, narrow),
-                "std 3": lambda moments=moments: moments(mean, wide),
-            },
-            budget,
+def ratio_table(result: Mapping[str, Any]) -> Table:
+    table = Table(title="Ratio to the plain pass or step", title_justify="left")
+    for column in ("what", "on"):
+        table.add_column(column)
+    for column in ("threads", "ratio", "by round", "at most", ""):
+        table.add_column(column, justify="right")
+    for row in result["rows"]:
+        verdict = {True: "", False: "MISSED", None: "not judged" if "untold" in row else ""}
+        table.add_row(
+            row["what"].replace("`", ""),
+            row["network"],
+            str(row["threads"]),
+            f"{row['ratio']:.2f}",
+            f"{row['round_ratio']:.2f}" if "round_ratio" in row else "",
+            "" if row["bound"] is None else f"{row['bound']:g}",
+            verdict[row["met"]],
         )
-        result[name] = {label: 1e9 * t / ELEMENTS for label, t in times.items()}
-    return result
+    return table
 
 
-def method_table(title: str, result: Mapping[str, Any]) -> Table:
-    seconds, errors = result["seconds"], result.get("std_error", {})
-    table = Table(title=title, title_justify="left")
+def digits_table(result: Mapping[str, Any]) -> Table:
+    table = Table(title="Digits CNN, batch of 24", title_justify="left")
     table.add_column("method")
-    table.add_column("ms", justify="right")
-    table.add_column("forward passes", justify="right")
-    if errors:
-        table.add_column("std error", justify="right")
-    for name, value in seconds.items():
-        row = [name, f"{1e3 * value:.2f}", f"{value / seconds['plain forward pass']:.1f}"]
-        if errors:
-            row.append(f"{100 * errors[name]:.1f}%" if name in errors else "")
-        table.add_row(*row)
+    for column in ("ms", "forward passes", f"std error ({REFERENCE:,} draws)"):
+        table.add_column(column, justify="right")
+    for name, value in result["seconds"].items():
+        passes = value / result["seconds"]["plain"]
+        error = result["std_error"].get(name)
+        shown = "" if error is None else f"{100 * error:.1f}%"
+        table.add_row(name, f"{1e3 * value:.2f}", f"{passes:.1f}", shown)
     return table
 
 
 def activation_table(result: Mapping[str, Mapping[str, float]]) -> Table:
-    table = Table(
-        title="Moments (mean, gain, variance), ns per element, float32, means from N(0, 1)",
-        title_justify="left",
-    )
+    table = Table(title="Moments, ns per element", title_justify="left")
     table.add_column("function")
-    for label in ("plain", "std 0.3", "std 3"):
+    columns = list(dict.fromkeys(label for row in result.values() for label in row))
+    for label in columns:
         table.add_column(label, justify="right")
     for name, row in result.items():
-        table.add_row(name, *(f"{value:.1f}" for value in row.values()))
+        cells = (f"{row[label]:.1f}" if label in row else "" for label in columns)
+        table.add_row(name, *cells)
+    return table
+
+
+def scaling_table(result: Mapping[str, Any]) -> Table:
+    table = Table(title="Slope of time (of work)", title_justify="left")
+    table.add_column("along")
+    for name in next(iter(result["axes"].values()))["slopes"]:
+        table.add_column(name, justify="right")
+    for axis, found in result["axes"].items():
+        slopes = found["slopes"].values()
+        table.add_row(axis, *(f"{one['seconds']:.2f} ({one['work']:.2f})" for one in slopes))
     return table
 
 
 def main() -> None:
+    parts: dict[str, tuple[Callable[[bool], Any], Callable[[Any], Table]]] = {
+        "ratios": (ratios, ratio_table),
+        "digits": (lambda quick: digits(0.0 if quick else 15.0), digits_table),
+        "activations": (lambda quick: activations(0.0 if quick else 2.0), activation_table),
+        "scaling": (lambda quick: scaling(0.0 if quick else 4.0), scaling_table),
+    }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="three rounds of everything")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a smoke test; writes no numbers")
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(parts)}; default: all")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    scale = 0.0 if options.quick else 1.0
-    console = Console()
-    machine = f"{platform.machine()}, threads: {options.threads}, torch {torch.__version__}"
-    console.print(f"Best of several rounds; {machine}", highlight=False)
-    results: dict[str, Any] = {"machine": machine}
-    with torch.no_grad():
-        results["digits"] = digits(15 * scale)
-        console.print(
-            method_table(
-                f"Digits CNN, batch of 24; error of the std against {REFERENCE:,} draws",
-                results["digits"],
-            )
-        )
-        for name, pool, by_hand in (
-            ("average pooling", nn.AvgPool2d(2), True),
-            ("max pooling", nn.MaxPool2d(3, 2, 1), False),
-        ):
-            result = results[f"resnet18, {name}"] = residual(pool, by_hand, 15 * scale)
-            console.print(method_table(f"ResNet-18, {name}, batch of 4, 3 × 96 × 96", result))
-        results["activations"] = activations(3 * scale)
-        console.print(activation_table(results["activations"]))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    console.print(f"Numbers: benchmarks/results/{RESULTS.name}", highlight=False)
+    if unknown := sorted(set(options.part) - set(parts)):
+        parser.error(f"there is no part {unknown[0]!r}; choose from {', '.join(parts)}")
+    warnings.filterwarnings("ignore", "this processor has no instructions for bfloat16")
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results["machine"] = machine()
+    console = Console(width=max(100, Console().width))
+    show = partial(console.print, highlight=False)
+    show(", ".join(f"{key}: {value}" for key, value in results["machine"].items()))
+    for name, (measure, table) in parts.items():
+        if name in (options.part or parts):
+            results[name] = measure(options.quick)
+            show(table(results[name]))
+            if not options.quick:
+                RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    if not options.quick:
+        show(f"Numbers: benchmarks/results/{RESULTS.name}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How the cost of each method grows, beside how its work does.
 
-The work is the number of floating-point operations in convolutions and matrix products, forwards and backwards,
-as torch counts them. Both slopes are of a straight line through the largest sizes of a log-log plot, where
-what a call costs by itself has lost its weight.
+The work is the number of floating-point operations in convolutions and matrix products, forwards and
+backwards, as torch counts them. Both slopes are of a straight line through the largest sizes of a log-log
+plot, where what a call costs by itself has lost its weight.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def ratios(quick: bool) -> dict[str, Any]:
         rows += sketches(model, "ResNet-18", pictures(few, size), CORES, budget / 2)
         rows += sketches(digits_cnn(), "digits CNN", digits_images()[0], 1, budget / 6)
         bfloat16 = half_precision(model, x, budget / 6)
-    rows += memory(batch, size)
+    rows += memory(batch, size, runs=1 if quick else 3)
     rows += training(budget / 4)
     for row in rows:
         row["met"] = judged(row)

@@ -39,7 +39,9 @@ def training(budget: float) -> Iterator[dict[str, Any]]:
     for name, model, mean, given, norms_train, threads, bound in cases:
         x = given if given is not None else ua.Gaussian(mean, std=STD)
         target = F.one_hot(torch.arange(len(mean)) % CLASSES, CLASSES).float()
-        model.train(norms_train)  # there is no dropout: it is batch normalisation alone that differs
+        model.train(
+            norms_train
+        )  # there is no dropout: it is batch normalisation alone that differs
         runs = {
             "plain": _step(copy.deepcopy(model), mean, F.binary_cross_entropy_with_logits, target),
             "expected": _step(copy.deepcopy(model), x, ua.nn.UABCELoss(), target),

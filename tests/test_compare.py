@@ -160,7 +160,7 @@ def test_a_method_that_fails_shows_its_error() -> None:
     assert worked.failure is None
     unknown = ua.compare(nn.Identity(), x, [("diagonal", {"magic": 1})], **FAST).rows[0]
     assert unknown.label == "diagonal(magic=1)"
-    assert unknown.failure == "TypeError: method 'diagonal' has no option 'magic'; it has none"
+    assert unknown.failure == "TypeError: method 'diagonal' has no option 'magic'; it has var_dtype"
 
 
 def test_infinite_answers_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:

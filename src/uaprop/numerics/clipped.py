@@ -16,7 +16,8 @@ import math
 import torch
 from torch import Tensor
 
-from .moments import Moments, folded, piecewise, standard, working_precision
+from .kernel import evaluate
+from .moments import Moments, folded, piecewise, standard, untracked, working_precision
 from .normal import pdf, upper_partial_moments
 from .quadrature import legendre, tensors
 
@@ -35,8 +36,21 @@ def clamp(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) 
     mean, var, lower, upper = torch.broadcast_tensors(mean, var, lower, upper)
     noisy = var > ((upper - lower) / 2) ** 2
     return piecewise(
-        noisy, _wide_noise, _narrow_noise, mean, var, lower, upper, safe=((0.0, 1e10), (0.0, 0.0))
+        noisy,
+        _wide_noise,
+        _narrow_noise_in_a_loop,
+        mean,
+        var,
+        lower,
+        upper,
+        safe=((0.0, 1e10), (0.0, 0.0)),
     )
+
+
+def _narrow_noise_in_a_loop(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
+    if not untracked(mean, var, low, high):
+        return _narrow_noise(mean, var, low, high)
+    return Moments(*evaluate(_narrow_noise, (mean, var, low, high)))
 
 
 def _narrow_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:

@@ -169,11 +169,15 @@ def _clamp_min(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
     )
 
 
-kinked = Kernel(_kinked, _kinked_gradient, _kinked_values)
-"""Slopes ``left`` and ``right``, numbers or tensors."""
+_KINKED = Kernel(_kinked, _kinked_gradient, _kinked_values)
 relu = Kernel(_relu, _relu_gradient, _relu_values)
 """``max(x, 0)``; the report's equations (19) and (20) with erratum 1 corrected."""
 _CLAMP_MIN = Kernel(_clamp_min)
+
+
+def kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tensor) -> Moments:
+    """Slope ``left`` for negative ``x``, slope ``right`` for positive ``x``."""
+    return _KINKED(mean, var, left, right)
 
 
 def leaky(mean: Tensor, var: Tensor, negative_slope: float | Tensor) -> Moments:

@@ -47,7 +47,9 @@ def _both(right: Moments, left: Moments) -> Moments:
     return Moments(
         right.mean - left.mean,
         right.gain + left.gain,
-        right.var + left.var + 2 * right.mean * left.mean,
+        right.var
+        + left.var
+        + right.mean * left.mean * 2,  # doubled last: one may be nearly infinite
     )
 
 
