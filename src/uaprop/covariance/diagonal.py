@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
+from ..numerics.kernel import Kernel
 from ..numerics.moments import root
 from .base import Covariance, Result, per_batch_element, rearranged
 
@@ -64,6 +65,9 @@ class Diagonal(Covariance):
     def elementwise(cls, kind: Elementwise) -> Result:
         """The marginal moments; the gain is not needed."""
         (x,) = kind.inputs
+        if isinstance(kind.moments, Kernel):
+            mean, var = kind.moments.marginal(x.loc, x.cov.var)
+            return mean, cls(var)
         moments = kind.moments(x.loc, x.cov.var)
         return moments.mean, cls(moments.var)
 

@@ -70,7 +70,7 @@ def _kinked_gradient(
     mean: Tensor,
     var: Tensor,
     by_mean: Tensor,
-    by_gain: Tensor,
+    by_gain: Tensor | float,
     by_var: Tensor,
     left: float | Tensor,
     right: float | Tensor,
@@ -141,7 +141,7 @@ def _relu(mean: Tensor, var: Tensor) -> Moments:
 
 
 def _relu_gradient(
-    mean: Tensor, var: Tensor, by_mean: Tensor, by_gain: Tensor, by_var: Tensor
+    mean: Tensor, var: Tensor, by_mean: Tensor, by_gain: Tensor | float, by_var: Tensor
 ) -> tuple[Tensor, Tensor]:
     return _kinked_gradient(mean, var, by_mean, by_gain, by_var, 0.0, 1.0)
 

@@ -92,18 +92,22 @@ def _track(input: Any, dims: list[int], mean: Any, var: Any, momentum: float) ->
 
 
 _MANY = 1024  # elements, whose mean and spread are as good as certain
-_LITTLE = 2e-2  # of the sum of squares that one element may have for that
-_EVEN = 0.1  # of the average variance that each element must have for that
+_LITTLE = 0.05  # of its own variance that an element may owe to the statistics' noise
 
 
 def _are_steady(centred: Tensor, var: Tensor, total: Tensor, level: Tensor) -> bool:
-    """Whether a channel's statistics are as good as certain beside each of its elements' own noise."""
+    """Whether a channel's statistics are as good as certain beside each of its elements' own noise.
+
+    Theirs adds about ``c² mean(v)/(n s)`` to an element's variance ``v``, before both are divided by ``s``.
+
+    Returns:
+        Whether that is little for all.
+    """
     dims = [0, *range(2, var.ndim)]
     count = var.numel() // var.shape[1]
     farthest = torch.maximum(centred.amax(dims, True), -centred.amin(dims, True))
     largest = farthest.square() + var.amax(dims, True)
-    even = var.amin(dims, True) >= _EVEN * level
-    return bool((even & (largest < _LITTLE * count * total)).all())
+    return bool((largest * level < _LITTLE * count * total * var.amin(dims, True)).all())
 
 
 def _by_certain_statistics(
