@@ -34,6 +34,7 @@ import uaprop as ua
 from uaprop.demo import camera, digits_cnn, digits_images
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
+BUSY = 0.5  # load average of the last minute, before anything is timed
 REFERENCE = 20_000  # Monte Carlo draws that count as the truth
 
 
@@ -157,9 +158,15 @@ def main() -> None:
     console = Console(width=max(100, Console().width))
     show = partial(console.print, highlight=False)
     show(", ".join(f"{key}: {value}" for key, value in results["machine"].items()))
+    if os.getloadavg()[0] > BUSY:
+        show(
+            f"Load {os.getloadavg()[0]:.1f}: something else is running. No ratio can be relied on."
+        )
     for name, (measure, table) in parts.items():
         if name in (options.part or parts):
+            load = os.getloadavg()[0]
             results[name] = measure(options.quick)
+            results.setdefault("load", {})[name] = load
             show(table(results[name]))
             if not options.quick:
                 RESULTS.write_text(json.dumps(results, indent=1) + "\n")

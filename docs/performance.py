@@ -14,6 +14,7 @@ from tables import insert, markdown
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 OVERHEAD, IMPORT = 15.0, 0.15  # µs for an operation, seconds to import: benchmarks/overhead.py
+BUSY = 0.5  # load average, as in benchmarks/run.py
 STEEPER = 0.2  # a slope that exceeds its prediction by more is set in bold
 
 Record = dict[str, Any]
@@ -25,6 +26,19 @@ def machine(found: Record) -> str:
     return (
         f"Measured on: {found['processor']}, {found['cores']} cores, {found['vectors']}, {half} bfloat16 "
         f"instructions; torch {found['torch']}, Python {found['python']}."
+    )
+
+
+def caution(results: Record) -> str:
+    """A warning if the machine was not idle when the run began, or nobody knows; else nothing."""
+    load = results.get("load", {}).get("ratios")
+    if load is not None and load <= BUSY:
+        return ""
+    known = "What else ran was not recorded" if load is None else f"Load before the run: {load:.1f}"
+    return (
+        f"**Provisional.** {known}. Two threads that wait for each other suffer most on a busy machine, "
+        "and not all contestants alike: neither bounds that are kept nor those that are missed can be "
+        "relied on. Measure again on an idle machine."
     )
 
 
@@ -145,6 +159,7 @@ def main() -> None:
     usual = ", ".join(f"{axis} {value}" for axis, value in scaling["size"].items())
     parts = [
         machine(results["machine"]),
+        caution(results),
         "### Ratios and their bounds",
         "![Ratios beside their bounds](images/ratios.png)",
         ratios(rows),
@@ -161,7 +176,7 @@ def main() -> None:
         "### Moments of scalar functions, ns per element",
         activations(results["activations"]),
     ]
-    insert("performance.md", "\n\n".join(parts))
+    insert("performance.md", "\n\n".join(part for part in parts if part))
 
 
 if __name__ == "__main__":

@@ -91,47 +91,41 @@ def _track(input: Any, dims: list[int], mean: Any, var: Any, momentum: float) ->
                 running.mul_(1 - momentum).add_(average, alpha=momentum)
 
 
-_MANY = 1024  # elements, whose mean and spread are as good as certain
-_LITTLE = 0.05  # of its own variance that an element may owe to the statistics' noise
+_MANY = 1024  # elements, none of which has a say in their mean and spread
+_LITTLE = 0.02  # of the sum of squares that one element may have for that
 
 
-def _are_steady(centred: Tensor, var: Tensor, total: Tensor, level: Tensor) -> bool:
-    """Whether a channel's statistics are as good as certain beside each of its elements' own noise.
-
-    Theirs adds about ``c² mean(v)/(n s)`` to an element's variance ``v``, before both are divided by ``s``.
-
-    Returns:
-        Whether that is little for all.
-    """
-    dims = [0, *range(2, var.ndim)]
-    count = var.numel() // var.shape[1]
-    farthest = torch.maximum(centred.amax(dims, True), -centred.amin(dims, True))
-    largest = farthest.square() + var.amax(dims, True)
-    return bool((largest * level < _LITTLE * count * total * var.amin(dims, True)).all())
-
-
-def _by_certain_statistics(
+def _by_steady_statistics(
     mean: Tensor, var: Tensor, weight: Any, bias: Any, eps: float
 ) -> tuple[Tensor, Tensor] | None:
-    """The moments for many elements: their mean and spread are constants, up to a part in ``n``.
+    """The moments for many elements, to first order in the noise of their mean and spread.
 
-    With ``c = m - mean(m)`` and ``s = mean(c²) + mean(v)`` the output has the mean ``c/√(s + ε)`` and the
-    variance ``v/(s + ε)``.
+    With ``c = m - mean(m)`` and ``s = mean(c²) + mean(v) + ε``, whose variance is
+    ``r s² = mean(4 c² v + 2 v²)/n``, the output has the mean ``c/√s`` and the variance
+    ``(v + mean(v)/n + c² r/4)/s``. What is left out is a part in ``n`` of each; and, in the gradient, the
+    derivative of ``r``.
 
     Returns:
         Mean and variance; None if single elements have too large a part in the statistics.
     """
     dims = [0, *range(2, mean.ndim)]
     count = mean.numel() // mean.shape[1]
-    level = var.mean(dims, keepdim=True)
     centred = mean - mean.mean(dims, keepdim=True)
-    total = centred.square().mean(dims, keepdim=True) + level * (1 - 1 / count)
-    if not _are_steady(centred.detach(), var.detach(), total.detach(), level.detach()):
-        return None
-    factor = torch.rsqrt(total + eps)
+    squares = centred.square()
+    spread = squares.mean(dims, keepdim=True)
+    level = var.mean(dims, keepdim=True)
+    total = spread + level * (1 - 1 / count) + eps
+    with torch.no_grad():
+        largest = squares.amax(dims, True) + var.amax(dims, True)
+        if not bool((largest < _LITTLE * count * total).all()):
+            return None
+        noise = (squares * 4).add_(var, alpha=2).mul_(var).mean(dims, keepdim=True)
+        ratio = noise / (4 * count * total.square())
+    factor = torch.rsqrt(total)
     factor = factor if weight is None else factor * weight
     first = centred * factor if bias is None else torch.addcmul(bias, centred, factor)
-    return first, var * factor.square()
+    shared = torch.addcmul(level / count, squares, ratio)
+    return first, (shared + var) * factor.square()
 
 
 @rule(F.batch_norm, exact=False, source="exact with fixed statistics; " + SOURCE)
@@ -182,7 +176,7 @@ def _by_channel(input: Random, groups: Groups, weight: Any, bias: Any, eps: floa
 
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         half = mean.dtype in (torch.float16, torch.bfloat16)
-        found = None if half else _by_certain_statistics(mean, var, scale, shift, eps)
+        found = None if half else _by_steady_statistics(mean, var, scale, shift, eps)
         return general.moments(mean, var) if found is None else found
 
     return replace(general, moments=moments)
