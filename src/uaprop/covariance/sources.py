@@ -107,10 +107,12 @@ def signed_by_position(std: Tensor, count: int, generator: torch.Generator) -> T
     # itself some places on would often be another one, and a product of noise not be new
     numbers = torch.randperm(count, generator=generator).view(-1, *[1] * where.ndim)
     flipped = torch.randint(0, 2, numbers.shape, generator=generator)
-    functions = 1 - 2 * (_parity(numbers & where) ^ flipped)
+    numbers, flipped = numbers.view(-1, 1), flipped.view(-1, 1)
+    table = 1 - 2 * (_parity(numbers & torch.arange(count)) ^ flipped)
+    functions = table.to(std.dtype).to(std.device)[:, where.to(std.device)]
     signs = torch.randint(0, 2, std.shape, generator=generator, device=generator.device)
     one = torch.where(signs.to(std.device).bool(), std, -std) * count**-0.5
-    return functions.to(std.dtype).to(std.device) * one
+    return functions * one
 
 
 def _tiles(shape: torch.Size, count: int) -> Tensor:
