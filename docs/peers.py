@@ -36,9 +36,10 @@ linear in the noise, and spreads the 64 factors over 128 sources to that end. It
 factor per pixel|passes} forward passes, and that is arithmetic: a single picture takes {uaprop, a
 factor per pixel|fixed}.
 
-**For variances alone, the peers are quicker than `diagonal`** on this network. Calls again: a
-single picture takes it {uaprop, diagonal|fixed} of the time of 24. It makes {uaprop,
-diagonal|operations} operations and looks for a rule at each layer; the report's formulas by hand
+**For variances alone, the report's formulas by hand are quicker than `diagonal`** on this network:
+{the report's, by hand|passes} forward passes against {uaprop, diagonal|passes}. Calls again: a
+single picture takes `diagonal` {uaprop, diagonal|fixed} of the time of 24. It makes {uaprop,
+diagonal|operations} operations and looks for a rule at each layer; the formulas by hand
 are {the report's, by hand|operations} operations, and cancel in the tails where these do not.
 pytagi has no Python between layers at all.
 
