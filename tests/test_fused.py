@@ -212,5 +212,10 @@ def test_nothing_compiled_where_values_are_not_to_be_had() -> None:
             lambda m: rectified.relu(m, m.abs()).mean
         )(x)
         torch.testing.assert_close(graph(2 * x), rectified.relu(2 * x, 2 * x.abs()).mean)
+        either = torch.fx.experimental.proxy_tensor.make_fx(
+            lambda m: maximum.larger((m, m.abs()), (-m, m.abs()))[0]
+        )(x)
+        twice = (2 * x, 2 * x.abs())
+        torch.testing.assert_close(either(2 * x), maximum.larger(twice, (-twice[0], twice[1]))[0])
         slope = torch.func.jvp(lambda m: rectified.relu(m, x.abs()).mean, (x,), (torch.ones(8),))[1]
         torch.testing.assert_close(slope, rectified.relu(x, x.abs()).gain)

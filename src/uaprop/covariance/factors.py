@@ -22,12 +22,13 @@ from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from ..numerics.moments import root, untracked
+from ..numerics.stacked import sum_of_squares
 from .base import Covariance, Result, composed, per_batch_element
 from .derivative import along, floating
 from .response import with_gain
 from .second_order import partners, second_order, through, through_in_loops
 from .sources import Sources, coded, signed, signed_by_position
-from .stacked import across, sum_of_squares
+from .stacked import across
 
 __all__ = ["Factors"]
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..kinds import Elementwise
 from ..numerics.moments import Moments, root
-from ..numerics.stacked import combined, residual_scale, squares
+from ..numerics.stacked import combined, residual_scale, squares, sum_of_squares
 from .sources import Sources
-from .stacked import across, expanded, sum_of_squares
+from .stacked import across, expanded
 
 __all__ = ["partners", "second_order", "through", "through_in_loops"]
 

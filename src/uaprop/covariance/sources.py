@@ -64,15 +64,7 @@ class Sources:
 
     def products(self, values: Tensor) -> Tensor:
         """Each source's values times its partner's, ``(count, *shape)``."""
-        count = len(values)
-        partners = self.partners()
-        step = int(partners[0])
-        if self.coded or values.requires_grad:
-            return values * values[partners]
-        result = torch.empty_like(values)  # without a copy of the partners' values
-        torch.mul(values[: count - step], values[step:], out=result[: count - step])
-        torch.mul(values[count - step :], values[:step], out=result[count - step :])
-        return result
+        return values * values[self.partners()]
 
 
 def signed(std: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -105,9 +97,8 @@ def signed_by_position(std: Tensor, count: int, generator: torch.Generator) -> T
     where = _tiles(std.shape, count)
     # in random order and with random signs, which change no covariance: else a Walsh function times
     # itself some places on would often be another one, and a product of noise not be new
-    numbers = torch.randperm(count, generator=generator).view(-1, *[1] * where.ndim)
+    numbers = torch.randperm(count, generator=generator).view(-1, 1)
     flipped = torch.randint(0, 2, numbers.shape, generator=generator)
-    numbers, flipped = numbers.view(-1, 1), flipped.view(-1, 1)
     table = 1 - 2 * (_parity(numbers & torch.arange(count)) ^ flipped)
     functions = table.to(std.dtype).to(std.device)[:, where.to(std.device)]
     signs = torch.randint(0, 2, std.shape, generator=generator, device=generator.device)

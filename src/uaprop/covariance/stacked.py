@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from ..numerics.turns import one_at_a_time
 
-__all__ = ["across", "expanded", "sum_of_squares"]
+__all__ = ["across", "expanded"]
 
 
 def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
@@ -41,13 +41,3 @@ def expanded(stack: Tensor, shape: torch.Size) -> Tensor:
     """A stack of tensors that broadcast to ``shape``, as a stack of that shape."""
     lead = [1] * (len(shape) - (stack.ndim - 1))
     return stack.reshape(len(stack), *lead, *stack.shape[1:]).expand(len(stack), *shape)
-
-
-def sum_of_squares(stack: Tensor) -> Tensor:
-    """``Σ_r stack[r]²``; without a second stack in memory where no gradient needs it."""
-    if stack.requires_grad:
-        return stack.square().sum(0)
-    total = stack[0].square()
-    for row in stack[1:]:
-        total.addcmul_(row, row)
-    return total

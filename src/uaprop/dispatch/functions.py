@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..kinds import Random
+from ..numerics.moments import HALF
 from .handle import Handle
 from .spellings import Operation
 
 __all__ = ["plain_function", "random_arguments", "widened"]
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def _is_random(value: Any) -> bool:
@@ -66,8 +64,8 @@ def widened(
         The positional and the keyword arguments.
     """
     leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf=_is_random)
-    if any(isinstance(leaf, Handle) and leaf.dtype in _HALF for leaf in leaves):
+    if any(isinstance(leaf, Handle) and leaf.dtype in HALF for leaf in leaves):
         return args, kwargs
-    wide = [x.float() if isinstance(x, Tensor) and x.dtype in _HALF else x for x in leaves]
+    wide = [x.float() if isinstance(x, Tensor) and x.dtype in HALF else x for x in leaves]
     wide_args, wide_kwargs = pytree.tree_unflatten(wide, spec)
     return wide_args, wide_kwargs

@@ -16,8 +16,8 @@ import math
 import torch
 from torch import Tensor
 
-from .kernel import evaluate
-from .moments import Moments, folded, piecewise, standard, untracked, working_precision
+from .kernel import elementwise
+from .moments import Moments, folded, piecewise, standard, working_precision
 from .normal import pdf, upper_partial_moments
 from .quadrature import legendre, tensors
 
@@ -48,9 +48,7 @@ def clamp(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) 
 
 
 def _narrow_noise_in_a_loop(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
-    if not untracked(mean, var, low, high):
-        return _narrow_noise(mean, var, low, high)
-    return Moments(*evaluate(_narrow_noise, (mean, var, low, high)))
+    return Moments(*elementwise(_narrow_noise, mean, var, low, high))
 
 
 def _narrow_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:

@@ -19,16 +19,16 @@ import os
 import platform
 import shutil
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .turns import one_at_a_time
 
 __all__ = ["Program", "fused", "program", "worked"]
 
@@ -38,7 +38,6 @@ _Key = tuple[Function, torch.dtype, str]
 log = logging.getLogger("uaprop")
 
 _PAYS = 2**28  # elements, some seconds of work without it
-_lock = threading.RLock()
 _loaded: dict[_Key, Program] = {}
 _work: dict[_Key, int] = {}
 _failed = False  # there is no compiler
@@ -64,12 +63,7 @@ class fused:  # noqa: N801, used like a function, as torch.no_grad is
     def __enter__(self) -> fused:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         fused.mode = self._before
 
 
@@ -110,7 +104,7 @@ def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> 
     module = function.__module__.rpartition(".")[2]
     name = f"{module}.{function.__name__.strip('_')}-{str(dtype)[6:]}-{takes}"
     path = _folder() / f"{name}-{_machine()}.so"
-    with _lock:
+    with one_at_a_time:  # compiling sets warning filters, which all threads share
         if key not in _loaded and not path.exists():
             if not at_once and _work.get(key, 0) < _PAYS:
                 return None
@@ -168,8 +162,7 @@ def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: 
             "i": ((8,), {0: rows}),
             "n": ((), None),
         }[kind]
-        whole = torch.zeros(shape, dtype=torch.long) if kind == "i" else None
-        examples.append(torch.rand(shape, dtype=dtype) if whole is None else whole)
+        examples.append(torch.zeros(shape, dtype=torch.long if kind == "i" else dtype))
         shapes.append(dynamic)
     path.parent.mkdir(parents=True, exist_ok=True)
     with (

@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from .moments import is_transformed
 
 __all__ = ["Constants", "derived"]
 
@@ -48,12 +49,7 @@ class Constants:
         _here.keepers = (*_here.keepers, self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         _here.keepers = _here.keepers[:-1]
 
     def get(self, function: Callable[..., T], tensors: tuple[Any, ...], numbers: Any) -> T:
@@ -88,10 +84,7 @@ def derived(
     keepers = _here.keepers
     if (
         not keepers
-        or torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack()
+        or is_transformed()
         or any(
             t is not None and (t.is_inference() or (t.requires_grad and torch.is_grad_enabled()))
             for t in tensors

@@ -13,16 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .compiled import program, worked
-from .moments import Moments
+from .moments import HALF, Moments, in_memory, untracked
 
-__all__ = ["Kernel", "evaluate", "in_memory"]
+__all__ = ["Kernel", "elementwise"]
 
 Number = float | Tensor
 _CHUNK = 2**15  # elements for each thread
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class Kernel:
@@ -46,7 +44,6 @@ class Kernel:
         self.formula = formula
         self.gradient = gradient
         self.values = values or formula
-
         self._pair = _only_marginal(formula)
         self._pair_values = _only_marginal(self.values)
         self._pair_gradient = None if gradient is None else _without_gain(gradient)
@@ -71,7 +68,7 @@ class Kernel:
         numbers: Sequence[Number],
     ) -> Sequence[Tensor]:
         dtype = mean.dtype
-        if dtype in _HALF:
+        if dtype in HALF:
             given = mean.float(), var.float()
             return [t.to(dtype) for t in Kernel._run(formula, values, gradient, *given, numbers)]
         bounds = [n for n in numbers if isinstance(n, Tensor)]
@@ -80,7 +77,7 @@ class Kernel:
             mean, var = mean.expand(shape), var.expand(shape)
         tensors = [mean, var, *bounds]
         found: Sequence[Tensor]
-        if not in_memory(tensors) or var.dtype != dtype:
+        if not in_memory(*tensors) or var.dtype != dtype:
             found = formula(mean, var, *numbers)
         elif not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             found = evaluate(formula, (mean, var), numbers, values)
@@ -131,22 +128,20 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         mean, var = ctx.saved_tensors
         gradient, numbers = ctx.gradient, ctx.numbers
-        if torch.is_grad_enabled() or not in_memory(grads):  # a second derivative, or many at once
+        if torch.is_grad_enabled() or not in_memory(*grads):  # a second derivative, or many at once
             found = gradient(mean, var, *grads, *numbers)
         else:
             found = evaluate(gradient, (mean, var, *grads), numbers)
         return None, None, None, *found, *(None for _ in numbers)
 
 
-def in_memory(tensors: Sequence[Tensor]) -> bool:
-    """Whether these are values in this computer's memory: not traced, not transformed, on a CPU."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack():
-        return False
-    return forward_ad._current_level < 0 and all(
-        type(t) in (Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors
-    )
+def elementwise(function: Callable[..., Any], *tensors: Tensor) -> Sequence[Tensor]:
+    """An elementwise function of tensors: by :func:`evaluate` where they are values of one shape alone."""
+    first = tensors[0]
+    alike = all(t.shape == first.shape and t.dtype == first.dtype for t in tensors)
+    found: Sequence[Tensor]
+    found = evaluate(function, tensors) if alike and untracked(*tensors) else function(*tensors)
+    return found
 
 
 def evaluate(

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from .kernel import evaluate
-from .moments import Moments, folded, untracked
+from .kernel import elementwise
+from .moments import Moments, folded
 from .rectified import relu
 
 __all__ = ["Marginal", "larger", "sharp_union", "tournament"]
@@ -49,11 +49,7 @@ def _larger(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> Mar
 
 def larger(a: Marginal, b: Marginal) -> Marginal:
     """Mean and variance of the larger of two independent Gaussians."""
-    tensors = (*a, *b)
-    alike = all(t.shape == a[0].shape and t.dtype == a[0].dtype for t in tensors)
-    if not alike or not untracked(*tensors):
-        return _larger(*tensors)
-    mean, var = evaluate(_larger, tensors)
+    mean, var = elementwise(_larger, *a, *b)
     return mean, var
 
 

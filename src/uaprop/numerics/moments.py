@@ -11,9 +11,12 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 __all__ = [
+    "HALF",
     "Moments",
     "folded",
     "in_chunks",
+    "in_memory",
+    "is_transformed",
     "piecewise",
     "reflected",
     "root",
@@ -37,6 +40,7 @@ class Moments(NamedTuple):
 
 
 MomentFunction = Callable[..., Moments]
+HALF = (torch.float16, torch.bfloat16)
 _CHUNK = 2**13  # elements
 
 
@@ -53,7 +57,7 @@ def working_precision(function: MomentFunction) -> MomentFunction:
     @functools.wraps(function)
     def wrapped(mean: Tensor, var: Tensor, *args: object, **kwargs: object) -> Moments:
         dtype = mean.dtype
-        half = dtype in (torch.float16, torch.bfloat16)
+        half = dtype in HALF
         if half:
             mean, var = mean.float(), var.float()
         result = function(mean, var, *args, **kwargs)
@@ -112,23 +116,33 @@ def _lazily(*tensors: Tensor) -> bool:
     )
 
 
+def is_transformed() -> bool:
+    """Whether the program is being traced, or runs inside a transform of ``torch.func``."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack()
+    )
+
+
+def in_memory(*tensors: Tensor) -> bool:
+    """Whether these are values in this computer's memory: not traced, not transformed, on a CPU."""
+    return (
+        not is_transformed()
+        and forward_ad._current_level < 0
+        and all(type(t) in (Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors)
+    )
+
+
 def untracked(*tensors: Tensor) -> bool:
     """Whether these are values and nothing more, so that work on them may be done in place.
 
     Returns:
         Not while the program is being traced, and not where a derivative of them is recorded.
     """
-    tracking = torch.is_grad_enabled()
-    return (
-        _lazily(*tensors)
-        and not torch.jit.is_tracing()
-        and all(
-            type(t) in (Tensor, torch.nn.Parameter)
-            and not (tracking and t.requires_grad)
-            and forward_ad.unpack_dual(t).tangent is None
-            for t in tensors
-        )
-    )
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return not recorded and in_memory(*tensors)
 
 
 def piecewise(

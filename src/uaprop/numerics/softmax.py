@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .logistic import logsigmoid, sigmoid, softplus
 from .maximum import Marginal, sharp_union
-from .moments import Moments, piecewise, root, working_precision
+from .moments import HALF, Moments, piecewise, root, working_precision
 from .quadrature import hermite, tensors
 
 __all__ = [
@@ -193,7 +193,7 @@ def log_softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def logsumexp(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``log Σ e^x`` along the last dimension."""
     dtype = mean.dtype
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in HALF:
         value, spread = logsumexp(mean.float(), var.float())
         return value.to(dtype), spread.to(dtype)
     levels = _sums(*_within_reach(mean, var))
@@ -213,7 +213,7 @@ def _of_odds(
     if mean.ndim == 0:
         return plain(mean, dim), torch.zeros_like(var)
     dtype = mean.dtype
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in HALF:
         value, spread = _of_odds(function, plain, mean.float(), var.float(), dim)
         return value.to(dtype), spread.to(dtype)
     whole = mean.movedim(dim, -1)

@@ -6,16 +6,28 @@ source's partner ``p(r)``, and ``s`` such that the second term has the variance 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .compiled import program, worked
-from .kernel import evaluate, in_memory
+from .kernel import elementwise
+from .moments import in_memory
 
-__all__ = ["combined", "residual_scale", "squares"]
+__all__ = ["combined", "residual_scale", "squares", "sum_of_squares"]
+
+
+def sum_of_squares(rows: Tensor | Iterable[Tensor]) -> Tensor:
+    """``Σ_r f_r²`` over the rows; without a second stack in memory where no gradient needs it."""
+    if isinstance(rows, Tensor) and rows.requires_grad:
+        return rows.square().sum(0)
+    rows = iter(rows)
+    total = next(rows).square()
+    for row in rows:
+        total.addcmul_(row, row)
+    return total
 
 
 def squares(stack: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,14 +43,9 @@ def squares(stack: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
     found = _run(_squares, "si", (stack, partners), stack.shape[1:])
     if found is not None:
         return found[0], found[1]
-    total, other = stack[0].square(), None
-    for row in stack[1:]:
-        total.addcmul_(row, row)
-    for row, partner in zip(stack, partners.tolist(), strict=True):
-        product = row * stack[partner]
-        other = product.square_() if other is None else other.addcmul_(product, product)
-    assert other is not None
-    return total, other
+    return sum_of_squares(stack), sum_of_squares(
+        row * stack[partner] for row, partner in zip(stack, partners.tolist(), strict=True)
+    )
 
 
 def _squares(stack: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +76,7 @@ def residual_scale(var: Tensor, gain: Tensor, given: Tensor, norm: Tensor) -> tu
     Returns:
         Two tensors of one shape.
     """
-    scale, lost = evaluate(_residual_scale, (var, gain, given, norm))
+    scale, lost = elementwise(_residual_scale, var, gain, given, norm)
     return scale, lost
 
 
@@ -89,18 +96,12 @@ def _run(
     stack = tensors[0]
     if stack.dtype not in (torch.float32, torch.float64) or stack.numel() == 0:
         return None
-    if len(stack) < 2 or not in_memory(tensors):
+    if len(stack) < 2 or not in_memory(*tensors):
         return None
     run = program(function, stack.dtype, takes)
     if run is None:
         worked(function, stack.dtype, takes, stack.numel())
         return None
-    flat = [
-        t.contiguous()
-        if kind == "i"
-        else t.reshape(len(stack), -1)
-        if kind == "s"
-        else t.reshape(-1)
-        for kind, t in zip(takes, tensors, strict=True)
-    ]
-    return [t.view(shape) for t in run([t.contiguous() for t in flat])]
+    shapes = {"s": (len(stack), -1), "i": (-1,), "v": (-1,)}
+    flat = [t.reshape(shapes[kind]).contiguous() for kind, t in zip(takes, tensors, strict=True)]
+    return [t.view(shape) for t in run(flat)]

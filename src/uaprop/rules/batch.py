@@ -13,6 +13,7 @@ from torch import Tensor
 from ..errors import UnsupportedOperation
 from ..kinds import Joint, Linear, Random
 from ..numerics.constants import derived
+from ..numerics.moments import HALF
 from ..registry import rule
 from .normalise import SOURCE, Groups, affine, channelwise, normalise
 
@@ -175,7 +176,7 @@ def _by_channel(input: Random, groups: Groups, weight: Any, bias: Any, eps: floa
         return general
 
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        half = mean.dtype in (torch.float16, torch.bfloat16)
+        half = mean.dtype in HALF
         found = None if half else _by_steady_statistics(mean, var, scale, shift, eps)
         return general.moments(mean, var) if found is None else found
 
