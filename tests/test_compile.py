@@ -125,3 +125,62 @@ def test_products_from_either_side_are_told_apart_or_refused(x: ua.Gaussian) -> 
     for function in (lambda x: x @ square, lambda x: square @ x):
         with pytest.raises(Exception, match="matmul_method"):
             torch.compile(function, fullgraph=True, backend="eager")(x)
+
+
+WINDOWS = {
+    "overlapping": (lambda x: nn.functional.max_pool2d(x, 3, 2, 1), (2, 3, 7, 6)),
+    "apart": (lambda x: nn.functional.max_pool2d(x, 2), (2, 3, 6, 6)),
+    "dilated, ceil": (lambda x: nn.functional.max_pool2d(x, 2, 3, 1, 2, True), (2, 3, 7, 6)),
+    "no batch": (lambda x: nn.functional.max_pool2d(x, 3, 2), (3, 7, 7)),
+    "each by itself": (lambda x: nn.functional.max_pool2d(x, 1), (2, 3, 4, 4)),
+    "1d": (lambda x: nn.functional.max_pool1d(x, 3, 1), (2, 3, 7)),
+    "3d": (lambda x: nn.functional.max_pool3d(x, 2, 1), (1, 2, 3, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_max_pooling_is_an_operation_of_the_compiled_graph(name: str, channels_last: bool) -> None:
+    """One that Inductor does not look into, in memory of its own and laid out as was promised."""
+    torch._dynamo.reset()
+    pool, shape = WINDOWS[name]
+    mean, var = torch.randn(shape), torch.rand(shape)
+    mean.flatten()[:5] = -torch.inf
+    if channels_last and len(shape) == 4:
+        mean, var = (t.contiguous(memory_format=torch.channels_last) for t in (mean, var))
+    seen: list[Any] = []
+
+    def graph(module: Any, _: Any) -> Any:
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return module
+
+    def run(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        y = pool(ua.Gaussian(mean, var))
+        return y.loc, y.cov.var
+
+    with torch.no_grad():
+        found = torch.compile(run, fullgraph=True, backend=graph)(mean, var)
+        operation = torch.ops.uaprop.largest_in_windows.default
+        assert "uaprop.largest_in_windows" in seen
+        torch.testing.assert_close(found, run(mean, var), rtol=0, atol=0)
+        if name != "no batch":
+            dims = len(shape) - 2
+            numbers = [[2] * dims, [2] * dims, [1] * dims, [1] * dims, True]
+            checks = ("test_schema", "test_faketensor")
+            torch.library.opcheck(operation, (mean, var, *numbers), test_utils=checks)
+
+
+def test_max_pooling_has_gradients_under_compilation() -> None:
+    torch._dynamo.reset()
+    mean, var = torch.randn(2, 3, 7, 6), torch.rand(2, 3, 7, 6)
+
+    def gradients(pool: Any) -> tuple[Tensor, ...]:
+        given = [t.clone().requires_grad_() for t in (mean, var)]
+        return torch.autograd.grad(sum(t.square().sum() for t in pool(*given)), given)
+
+    def run(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        y = nn.functional.max_pool2d(ua.Gaussian(mean, var), 3, 2, 1)
+        return y.loc, y.cov.var
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(gradients(compiled), gradients(run))

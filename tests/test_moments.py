@@ -294,3 +294,21 @@ def test_logistic_family_agrees_with_eight_probits() -> None:
     torch.testing.assert_close(ours.var, first - slope - first.square(), rtol=0, atol=3e-8)
     soft = (mean[:, None] * cdf + q / s * pdf) @ p
     torch.testing.assert_close(logistic.softplus(mean, var).mean, soft, rtol=1e-8, atol=4e-8)
+
+
+@pytest.mark.parametrize("outputs", ["all", "pair"])
+def test_gradients_of_gradients_and_extremes(outputs: str) -> None:
+    """The closed form against finite differences, twice; and finite wherever the moments are."""
+    relu = rectified.relu if outputs == "all" else rectified.relu.marginal
+    mean = torch.linspace(-6, 6, 25, dtype=torch.float64).requires_grad_()
+    var = torch.linspace(0.1, 3, 25, dtype=torch.float64).requires_grad_()
+    for function in (relu, lambda m, v: rectified.leaky(m, v, 0.2)):
+        assert torch.autograd.gradcheck(lambda m, v, f=function: tuple(f(m, v)), (mean, var))
+        assert torch.autograd.gradgradcheck(lambda m, v, f=function: tuple(f(m, v)), (mean, var))
+    size = torch.logspace(-30, 15, 46)
+    wild, wide = torch.meshgrid(
+        torch.cat([-size, size]), torch.cat([torch.zeros(1), size]), indexing="ij"
+    )
+    wild, wide = (t.clone().requires_grad_() for t in (wild, wide))
+    sum(t.sum() for t in relu(wild, wide)).backward()
+    assert wild.grad.isfinite().all()

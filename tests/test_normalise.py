@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import uaprop as ua
+from uaprop.numerics import steady
 from uaprop.rules import batch
 
 from .cases import constant
@@ -265,14 +266,14 @@ def test_statistics_of_many_elements_are_steady(case: str, monkeypatch: pytest.M
         mean[0, :, 0, 0] = 40
     weight, bias = torch.rand(2, 3, generator=generator, dtype=DOUBLE)
     used: list[bool] = []
-    short = batch._by_steady_statistics
+    short = batch.normalised
 
     def watched(*arguments: Any) -> Any:
         found = short(*arguments)
         used.append(found is not None)
         return found
 
-    monkeypatch.setattr(batch, "_by_steady_statistics", watched)
+    monkeypatch.setattr(batch, "normalised", watched)
     found = F.batch_norm(ua.Gaussian(mean, var), None, None, weight, bias, True)
     assert used == [case != "an outlier"]
     monkeypatch.setattr(batch, "_MANY", 10**9)
@@ -283,3 +284,58 @@ def test_statistics_of_many_elements_are_steady(case: str, monkeypatch: pytest.M
     rtol = 0.04 if case == "uneven" else 0.02
     torch.testing.assert_close(found.cov.var, truth.cov.var, rtol=rtol, atol=0)
     assert (found.cov.var / truth.cov.var - 1).abs().mean() < 0.3 * rtol
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels last", "transposed", "vectors"])
+def test_gradients_through_steady_statistics(layout: str) -> None:
+    """The closed form against autograd, by everything and twice."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (600, 3) if layout == "vectors" else (8, 3, 16, 16)
+    mean, var, *weights = torch.randn(4, *shape, generator=generator, dtype=DOUBLE)
+    mean, var = 2 * mean + 1, var.abs() + 0.2
+    if layout == "channels last":
+        mean, var = (t.contiguous(memory_format=torch.channels_last) for t in (mean, var))
+    elif layout == "transposed":
+        mean, var = mean.mT.contiguous().mT, var
+    scale, shift = torch.rand(2, 3, generator=generator, dtype=DOUBLE)
+    given = [t.clone().requires_grad_() for t in (mean, var, scale, shift)]
+
+    def formula(m: Tensor, v: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        dims, n = [0, *range(2, m.ndim)], m.numel() // 3
+        factor, offset = (t.view(3, *[1] * (m.ndim - 2)) for t in (scale, shift))
+        c = m - m.mean(dims, keepdim=True)
+        level = v.mean(dims, keepdim=True)
+        total = c.square().mean(dims, keepdim=True) + level * (1 - 1 / n) + 1e-5
+        noise = (4 * c.square() * v + 2 * v.square()).mean(dims, keepdim=True)
+        ratio = (noise / (4 * n * total.square())).detach()
+        factor = factor / total.sqrt()
+        return c * factor + offset, (v + level / n + c.square() * ratio) * factor.square()
+
+    def short(*given: Tensor) -> Any:
+        with torch.no_grad():
+            known = steady.statistics(*given[:2])
+        return steady.normalised(given[0], given[1], known, given[2], given[3], 1e-5)
+
+    def derivatives(function: Callable[..., Any]) -> list[Tensor]:
+        y = function(*given)
+        loss = sum((w * t).sum() for w, t in zip(weights, y, strict=True))
+        first = torch.autograd.grad(loss, given, create_graph=True)
+        second = torch.autograd.grad(sum(t.square().sum() for t in first[:3]), given[:3])
+        return [*y, *first, *second, *torch.autograd.grad(function(*given), given, weights)]
+
+    for found, expected in zip(derivatives(short), derivatives(formula), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    if layout == "channels last":
+        assert all(t.is_contiguous(memory_format=torch.channels_last) for t in short(*given))
+
+
+def test_running_statistics_are_those_of_a_small_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many elements they come from the statistics that normalise."""
+    x = noisy((8, 3, 16, 16), 0.5)
+    found = []
+    for many in (1, 10**9):
+        monkeypatch.setattr(batch, "_MANY", many)
+        norm = nn.BatchNorm2d(3).double()
+        norm(x)
+        found.append(norm.state_dict())
+    torch.testing.assert_close(found[0], found[1])

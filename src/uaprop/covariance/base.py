@@ -32,6 +32,9 @@ class Covariance(ABC):
     defers: ClassVar[bool] = True
     """Whether an increasing function may wait, lest a maximum follow (``Elementwise.increasing``)."""
 
+    uncorrelated: ClassVar[bool] = False
+    """Whether it takes all elements to be independent of each other."""
+
     @classmethod
     def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
         """Pass through a plain function; only where ``needs_functions``."""
@@ -111,19 +114,18 @@ class Covariance(ABC):
     @classmethod
     def through(cls, kind: Kind) -> Any:
         """Pass through whichever kind it is."""
-        match kind:
-            case Linear():
-                return cls.linear(kind)
-            case Select():
-                return cls.select(kind)
-            case Elementwise():
-                return cls.elementwise(kind)
-            case Bilinear():
-                return cls.bilinear(kind)
-            case Joint():
-                return cls.joint(kind)
-            case Noise():
-                return cls.noise(kind)
+        # not match, which builds a set and a list for a class pattern
+        if isinstance(kind, Linear):
+            return cls.linear(kind)
+        if isinstance(kind, Elementwise):
+            return cls.elementwise(kind)
+        if isinstance(kind, Select):
+            return cls.select(kind)
+        if isinstance(kind, Bilinear):
+            return cls.bilinear(kind)
+        if isinstance(kind, Joint):
+            return cls.joint(kind)
+        return cls.noise(kind)
 
 
 def composed(kind: Joint) -> Result | None:

@@ -26,6 +26,8 @@ class Diagonal(Covariance):
 
     __slots__ = ("_var",)
 
+    uncorrelated = True
+
     def __init__(self, var: Tensor) -> None:
         self._var = var
 

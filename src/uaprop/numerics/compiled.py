@@ -22,6 +22,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def program(function: Function, dtype: torch.dtype, takes: str) -> Program | Non
         function: from tensors to tensors.
         dtype: of all of them.
         takes: what it takes, a letter for each argument: ``v`` a vector of that length, ``s`` a stack of
-            vectors ``(rows, length)``, ``i`` one whole number for each row, ``n`` a number.
+            vectors ``(rows, length)``, ``r`` a number for each row ``(rows, 1)``, ``i`` a whole one
+            ``(rows,)``, ``n`` a number.
 
     Returns:
         From a list of contiguous tensors to a list of tensors; None if there is none yet, or it is not to
@@ -109,7 +111,7 @@ def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> 
             if not at_once and _work.get(key, 0) < _PAYS:
                 return None
             try:
-                _build(name, function, dtype, takes, path)
+                _aside(_build, name, function, dtype, takes, path)
             except Exception as error:
                 # Whatever a compiler may miss: the answer is the same without it, and comes later.
                 _failed = True
@@ -120,6 +122,12 @@ def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> 
             runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
             _loaded[key] = runner.run
         return _loaded[key]
+
+
+def _aside(function: Callable[..., None], *arguments: Any) -> None:
+    """Run in a thread of its own: inside an operator's kernel, as this one may be, nothing can be traced."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(function, *arguments).result()
 
 
 def _folder() -> Path:
@@ -159,6 +167,7 @@ def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: 
         shape, dynamic = {
             "v": ((1024,), {0: length}),
             "s": ((8, 1024), {0: rows, 1: length}),
+            "r": ((8, 1), {0: rows}),
             "i": ((8,), {0: rows}),
             "n": ((), None),
         }[kind]

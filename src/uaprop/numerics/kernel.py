@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,23 @@ Number = float | Tensor
 _CHUNK = 2**15  # elements for each thread
 
 
+class _Way(NamedTuple):
+    """How to compute some of the moments, and their gradient.
+
+    Attributes:
+        formula: traceable and differentiable; returns them, and perhaps more.
+        values: the same, for values whose derivatives nobody asks for.
+        gradient: takes mean and variance, all that the formula returns if that is more, a gradient by
+            each moment, and the numbers.
+        size: how many moments.
+    """
+
+    formula: Callable[..., Sequence[Tensor]]
+    values: Callable[..., Sequence[Tensor]]
+    gradient: Callable[..., Sequence[Tensor]] | None
+    size: int
+
+
 class Kernel:
     """Moments of a scalar function; computed in float32 for half precision.
 
@@ -33,6 +50,9 @@ class Kernel:
             between, and returns those by mean and variance of the input. Without it the formula is
             differentiated.
         values: the formula with fewer allocations, for values whose derivatives nobody asks for.
+        kept: mean and variance without the gain, and then what ``slopes`` would have to compute again.
+        slopes: the gradient of these two: takes mean and variance, all that ``kept`` returns, the gradients
+            by mean and variance of the output, and the numbers.
     """
 
     def __init__(
@@ -40,51 +60,45 @@ class Kernel:
         formula: Callable[..., Moments],
         gradient: Callable[..., Sequence[Tensor]] | None = None,
         values: Callable[..., Moments] | None = None,
+        kept: Callable[..., Sequence[Tensor]] | None = None,
+        slopes: Callable[..., Sequence[Tensor]] | None = None,
     ) -> None:
-        self.formula = formula
-        self.gradient = gradient
-        self.values = values or formula
-        self._pair = _only_marginal(formula)
-        self._pair_values = _only_marginal(self.values)
-        self._pair_gradient = None if gradient is None else _without_gain(gradient)
+        values = values or formula
+        self._all = _Way(formula, values, gradient, 3)
+        short = None if gradient is None else _without_gain(gradient)
+        self._pair = _Way(_only_marginal(formula), _only_marginal(values), short, 2)
+        self._taught = self._pair if kept is None else _Way(kept, kept, slopes, 2)
 
     def __call__(self, mean: Tensor, var: Tensor, *numbers: Number) -> Moments:
         """The moments, of the broadcast shape of mean and variance."""
-        return Moments(*self._run(self.formula, self.values, self.gradient, mean, var, numbers))
+        return Moments(*self._run(self._all, self._all, mean, var, numbers))
 
     def marginal(self, mean: Tensor, var: Tensor, *numbers: Number) -> tuple[Tensor, Tensor]:
         """Mean and variance alone: a third less to write."""
-        run = self._pair, self._pair_values, self._pair_gradient
-        first, second = self._run(*run, mean, var, numbers)
+        first, second = self._run(self._pair, self._taught, mean, var, numbers)
         return first, second
 
     @staticmethod
     def _run(
-        formula: Callable[..., Any],
-        values: Callable[..., Any],
-        gradient: Callable[..., Any] | None,
-        mean: Tensor,
-        var: Tensor,
-        numbers: Sequence[Number],
+        way: _Way, taught: _Way, mean: Tensor, var: Tensor, numbers: Sequence[Number]
     ) -> Sequence[Tensor]:
+        """The moments in one way, or in another if gradients are recorded."""
         dtype = mean.dtype
         if dtype in HALF:
-            given = mean.float(), var.float()
-            return [t.to(dtype) for t in Kernel._run(formula, values, gradient, *given, numbers)]
+            wide = Kernel._run(way, taught, mean.float(), var.float(), numbers)
+            return [t.to(dtype) for t in wide]
         bounds = [n for n in numbers if isinstance(n, Tensor)]
         if bounds or mean.shape != var.shape:  # a bound can have more elements than what it clamps
             shape = torch.broadcast_shapes(mean.shape, var.shape, *(n.shape for n in bounds))
             mean, var = mean.expand(shape), var.expand(shape)
         tensors = [mean, var, *bounds]
-        found: Sequence[Tensor]
         if not in_memory(*tensors) or var.dtype != dtype:
-            found = formula(mean, var, *numbers)
-        elif not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
-            found = evaluate(formula, (mean, var), numbers, values)
-        elif gradient is None or any(t.requires_grad for t in bounds):
-            found = formula(mean, var, *numbers)
-        else:
-            found = _Differentiable.apply(formula, values, gradient, mean, var, *numbers)
+            return way.formula(mean, var, *numbers)
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+            return evaluate(way.formula, (mean, var), numbers, way.values)
+        if taught.gradient is None or any(t.requires_grad for t in bounds):
+            return way.formula(mean, var, *numbers)
+        found: Sequence[Tensor] = _Differentiable.apply(taught, mean, var, *numbers)
         return found
 
 
@@ -112,27 +126,24 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        formula: Callable[..., Any],
-        values: Callable[..., Any],
-        gradient: Callable[..., Any],
-        mean: Tensor,
-        var: Tensor,
-        *numbers: Number,
+        ctx: Any, way: _Way, mean: Tensor, var: Tensor, *numbers: Number
     ) -> tuple[Tensor, ...]:
-        ctx.gradient, ctx.numbers = gradient, numbers
-        ctx.save_for_backward(mean, var)
-        return tuple(evaluate(formula, (mean, var), numbers, values))
+        found = evaluate(way.formula, (mean, var), numbers, way.values)
+        ctx.way, ctx.numbers = way, numbers
+        ctx.save_for_backward(mean, var, *(found if len(found) > way.size else ()))
+        return tuple(found[: way.size])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        mean, var = ctx.saved_tensors
-        gradient, numbers = ctx.gradient, ctx.numbers
+        mean, var, *kept = ctx.saved_tensors
+        way, numbers = ctx.way, ctx.numbers
         if torch.is_grad_enabled() or not in_memory(*grads):  # a second derivative, or many at once
-            found = gradient(mean, var, *grads, *numbers)
+            if kept:  # with derivatives of its own
+                kept = way.formula(mean, var, *numbers)
+            found = way.gradient(mean, var, *kept, *grads, *numbers)
         else:
-            found = evaluate(gradient, (mean, var, *grads), numbers)
-        return None, None, None, *found, *(None for _ in numbers)
+            found = evaluate(way.gradient, (mean, var, *kept, *grads), numbers)
+        return None, *found, *(None for _ in numbers)
 
 
 def elementwise(function: Callable[..., Any], *tensors: Tensor) -> Sequence[Tensor]:

@@ -140,6 +140,38 @@ def _relu(mean: Tensor, var: Tensor) -> Moments:
     )
 
 
+def _relu_kept(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+    """Mean and variance of :func:`_relu`, and ``Q(t)``."""
+    positive = mean > 0
+    std, t = _distance(mean, var, positive)
+    tail, first, second = partial_moments(t)
+    level = torch.where(positive, mean, 0) + std * first
+    surplus = torch.where(positive, 1 - 2 * tail, 0)
+    spread = (second - first * first + surplus) * var.clamp_min(0)
+    return level, spread, tail
+
+
+def _relu_slopes(
+    mean: Tensor,
+    var: Tensor,
+    level: Tensor,
+    spread: Tensor,
+    tail: Tensor,
+    by_mean: Tensor,
+    by_var: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of mean and variance, given ``M = E[x₊]`` and ``Q(t)``."""
+    positive = mean > 0
+    _, t = _distance(mean, var, positive)
+    inverse = torch.where(var > 0, var, 1).rsqrt()
+    density = torch.where(tail > 0, torch.exp(-0.5 * t * t) / _SQRT_2PI, 0) * inverse
+    chance, other = torch.where(positive, 1 - tail, tail), torch.where(positive, tail, 1 - tail)
+    return (
+        by_mean * chance + by_var * 2 * level * other,
+        by_mean * 0.5 * density + by_var * (chance - density * level),
+    )
+
+
 def _relu_gradient(
     mean: Tensor, var: Tensor, by_mean: Tensor, by_gain: Tensor | float, by_var: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -170,7 +202,7 @@ def _clamp_min(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
 
 
 _KINKED = Kernel(_kinked, _kinked_gradient, _kinked_values)
-relu = Kernel(_relu, _relu_gradient, _relu_values)
+relu = Kernel(_relu, _relu_gradient, _relu_values, _relu_kept, _relu_slopes)
 """``max(x, 0)``; the report's equations (19) and (20) with erratum 1 corrected."""
 _CLAMP_MIN = Kernel(_clamp_min)
 

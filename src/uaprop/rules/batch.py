@@ -9,11 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Joint, Linear, Random
 from ..numerics.constants import derived
-from ..numerics.moments import HALF
+from ..numerics.moments import HALF, in_memory
+from ..numerics.steady import Statistics, normalised, statistics
 from ..registry import rule
 from .normalise import SOURCE, Groups, affine, channelwise, normalise
 
@@ -22,34 +24,30 @@ def _fixed(
     input: Random, mean: Tensor, var: Tensor, weight: Any, bias: Any, momentum: Any, eps: float
 ) -> Linear:
     """Statistics that are given: a factor and an offset for each channel."""
-
-    def scale() -> Tensor:
-        return derived(_scale, var, weight, numbers=(eps, input.ndim))
+    numbers = eps, input.ndim
 
     def function(x: Tensor) -> Tensor:
-        stacked = not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x)
-        if stacked:  # torch's own is slow under vmap
-            factor = scale()
+        traced = torch.compiler.is_compiling()
+        if not traced and is_batchedtensor(x):  # torch's own is slow under vmap
+            factor = derived(_scale, var, weight, numbers=numbers)
             shift = -mean.view(factor.shape) * factor
             shift = shift if bias is None else shift + bias.view(factor.shape)
             return torch.addcmul(shift, x, factor).to(x.dtype)
         y = F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
-        if y.requires_grad and not torch.compiler.is_compiling():
+        if y.requires_grad and not traced:
             # torch 2.13 differentiates it wrongly for cotangents of unusual strides: (N, C, H, 1), permuted
             y.register_hook(lambda grad: None if grad is None else grad.contiguous())
         return y
 
+    increasing = False
+    if input.raised is not None and not torch.compiler.is_compiling():  # else no values to look at
+        increasing = bool((derived(_scale, var, weight, numbers=numbers) > 0).all())
     return Linear(
         (input,),
         affine=function,
-        linear=lambda x: _times(x, scale()),
-        squared=lambda v: _times(
-            v, derived(_squared_scale, var, weight, numbers=(eps, input.ndim))
-        ),
-        # while a program is traced there are no values to look at
-        increasing=not torch.compiler.is_compiling()
-        and input.raised is not None
-        and bool((scale() > 0).all()),
+        linear=lambda x: _times(x, derived(_scale, var, weight, numbers=numbers)),
+        squared=lambda v: _times(v, derived(_squared_scale, var, weight, numbers=numbers)),
+        increasing=increasing,
     )
 
 
@@ -69,7 +67,9 @@ def _times(x: Tensor, factor: Tensor) -> Tensor:
     return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
-def _track(input: Any, dims: list[int], mean: Any, var: Any, momentum: float) -> None:
+def _track(
+    input: Any, dims: list[int], mean: Any, var: Any, momentum: float, known: Statistics | None
+) -> None:
     """Move running statistics towards what the input's are expected to be.
 
     Torch takes those of the batch. Their expectations include the noise: the variance's is
@@ -80,53 +80,23 @@ def _track(input: Any, dims: list[int], mean: Any, var: Any, momentum: float) ->
         return
     count = math.prod(input.shape[i] for i in dims)
     with torch.no_grad():
-        level: Any = torch.mean(input, dims)
-        centred = input.loc - level.loc.view(
-            [1 if i in dims else k for i, k in enumerate(input.shape)]
-        )
-        squared = centred.square_().mean(dims) + input.cov.var.mean(dims)
-        unbiased = (squared - level.cov.var) * (count / max(count - 1, 1))
-        for running, value in ((mean, level.loc), (var, unbiased)):
+        if known is not None:
+            centre, squared, noise = known.centre, known.spread + known.level, known.level / count
+        else:
+            level: Any = torch.mean(input, dims)
+            centre, noise = level.loc, level.cov.var
+            centred = input.loc - centre.view(
+                [1 if i in dims else k for i, k in enumerate(input.shape)]
+            )
+            squared = centred.square_().mean(dims) + input.cov.var.mean(dims)
+        unbiased = (squared - noise) * (count / max(count - 1, 1))
+        for running, value in ((mean, centre), (var, unbiased)):
             if running is not None:
                 average = value.reshape(-1, input.shape[1]).mean(0).to(running.dtype)
                 running.mul_(1 - momentum).add_(average, alpha=momentum)
 
 
 _MANY = 1024  # elements, none of which has a say in their mean and spread
-_LITTLE = 0.02  # of the sum of squares that one element may have for that
-
-
-def _by_steady_statistics(
-    mean: Tensor, var: Tensor, weight: Any, bias: Any, eps: float
-) -> tuple[Tensor, Tensor] | None:
-    """The moments for many elements, to first order in the noise of their mean and spread.
-
-    With ``c = m - mean(m)`` and ``s = mean(c²) + mean(v) + ε``, whose variance is
-    ``r s² = mean(4 c² v + 2 v²)/n``, the output has the mean ``c/√s`` and the variance
-    ``(v + mean(v)/n + c² r/4)/s``. What is left out is a part in ``n`` of each; and, in the gradient, the
-    derivative of ``r``.
-
-    Returns:
-        Mean and variance; None if single elements have too large a part in the statistics.
-    """
-    dims = [0, *range(2, mean.ndim)]
-    count = mean.numel() // mean.shape[1]
-    centred = mean - mean.mean(dims, keepdim=True)
-    squares = centred.square()
-    spread = squares.mean(dims, keepdim=True)
-    level = var.mean(dims, keepdim=True)
-    total = spread + level * (1 - 1 / count) + eps
-    with torch.no_grad():
-        largest = squares.amax(dims, True) + var.amax(dims, True)
-        if not bool((largest < _LITTLE * count * total).all()):
-            return None
-        noise = (squares * 4).add_(var, alpha=2).mul_(var).mean(dims, keepdim=True)
-        ratio = noise / (4 * count * total.square())
-    factor = torch.rsqrt(total)
-    factor = factor if weight is None else factor * weight
-    first = centred * factor if bias is None else torch.addcmul(bias, centred, factor)
-    shared = torch.addcmul(level / count, squares, ratio)
-    return first, (shared + var) * factor.square()
 
 
 @rule(F.batch_norm, exact=False, source="exact with fixed statistics; " + SOURCE)
@@ -158,8 +128,31 @@ def batch_norm(
         lambda x: x.reshape(moved).transpose(0, 1),
         count,
     )
-    _track(input, [0, *range(2, input.ndim)], running_mean, running_var, momentum)
-    return _by_channel(input, groups, weight, bias, eps)
+    many = count >= _MANY
+    known = None
+    if many and type(input.cov).uncorrelated and _are_values(input.loc, input.cov.var):
+        with torch.no_grad():
+            known = statistics(input.loc, input.cov.var)
+    _track(input, [0, *range(2, input.ndim)], running_mean, running_var, momentum, known)
+    kind = _by_channel(input, groups, weight, bias, eps)
+    if not many:
+        return kind
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        found = None
+        if _are_values(mean, var):
+            given = known is not None and var is input.cov.var
+            with torch.no_grad():
+                these = known if given and known is not None else statistics(mean, var)
+            found = normalised(mean, var, these, weight, bias, eps)
+        return kind.moments(mean, var) if found is None else found
+
+    return replace(kind, moments=moments)
+
+
+def _are_values(mean: Tensor, var: Tensor) -> bool:
+    """Whether statistics can be looked at, in a dtype that has the digits for them."""
+    return mean.dtype not in HALF and mean.dtype == var.dtype and in_memory(mean, var)
 
 
 def _by_channel(input: Random, groups: Groups, weight: Any, bias: Any, eps: float) -> Joint:
@@ -171,16 +164,7 @@ def _by_channel(input: Random, groups: Groups, weight: Any, bias: Any, eps: floa
         return F.instance_norm(x, None, None, weight, bias, True, 0.1, eps)
 
     scale, shift = channelwise(weight, input.ndim), channelwise(bias, input.ndim)
-    general = normalise(input, groups, function, eps, scale, shift)
-    if not flat or torch.compiler.is_compiling() or groups.count < _MANY:
-        return general
-
-    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        half = mean.dtype in HALF
-        found = None if half else _by_steady_statistics(mean, var, scale, shift, eps)
-        return general.moments(mean, var) if found is None else found
-
-    return replace(general, moments=moments)
+    return normalise(input, groups, function, eps, scale, shift)
 
 
 @rule(F.instance_norm, exact=False, source="exact with fixed statistics; " + SOURCE)
@@ -204,5 +188,5 @@ def instance_norm(
     if count == 1:
         raise ValueError(f"Expected more than 1 spatial element when training, got {shape}")
     groups = Groups(lambda x: x.reshape(shape[0], shape[1], -1), lambda x: x.reshape(shape), count)
-    _track(input, list(range(2, input.ndim)), running_mean, running_var, momentum)
+    _track(input, list(range(2, input.ndim)), running_mean, running_var, momentum, None)
     return _by_channel(input, groups, weight, bias, eps)
