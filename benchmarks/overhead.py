@@ -106,7 +106,7 @@ def formulas() -> dict[str, Callable[[], Any]]:
     """What the operations on scalar functions compute, by hand."""
     mean, var = torch.full((1, 1), 0.3), torch.full((1, 1), 0.5)
     return {
-        "F.relu": lambda: rectified.relu(mean, var),
+        "F.relu": lambda: rectified.relu.marginal(mean, var),
         "torch.sigmoid": lambda: logistic.sigmoid(mean, var),
     }
 
@@ -136,10 +136,10 @@ def dispatch(rounds: int) -> dict[str, dict[str, float]]:
     by_hand = formulas()
     pairs = {name: (run, by_hand.get(name) or recorded(run)) for name, run in operations().items()}
     best = {name: [float("inf")] * 2 for name in pairs}
-    for _ in range(rounds):
+    for i in range(rounds):
         for name, pair in pairs.items():
-            times = [1e6 * seconds_per_call(run) for run in pair]
-            best[name] = [min(old, new) for old, new in zip(best[name], times, strict=True)]
+            for j in (0, 1) if i % 2 else (1, 0):  # the second finds torch's code in the cache
+                best[name][j] = min(best[name][j], 1e6 * seconds_per_call(pair[j]))
     return {
         name: {"total": total, "torch": own, "overhead": total - own}
         for name, (total, own) in best.items()

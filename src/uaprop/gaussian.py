@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -250,24 +250,39 @@ class Gaussian(Explained, Operators, Handle):
     def _run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return apply(func, args, kwargs, Gaussian.from_covariance)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Every other method of a tensor, through the rules."""
-        if name in _METADATA:
-            return getattr(self.loc, name)
-        method = getattr(torch.Tensor, name, None)
-        if method is None or name.startswith("__") or not callable(method):
-            raise AttributeError(f"a Gaussian has no attribute {name!r}")
+    if TYPE_CHECKING:
 
-        def bound(*args: Any, **kwargs: Any) -> Any:
-            return self._run(method, self, *args, **kwargs)
-
-        bound.__name__ = name
-        return bound
+        def __getattr__(self, name: str) -> Any:
+            """Every other method of a tensor, see below."""
 
 
-_METADATA = frozenset(
-    {"is_nested", "is_sparse", "is_quantized", "is_meta", "is_mps", "is_xpu", "is_cpu", "itemsize"}
-)
+def _method(name: str) -> Callable[..., Any]:
+    """A method of a tensor, through the rules."""
+
+    def method(self: Gaussian, *args: Any, **kwargs: Any) -> Any:
+        # looked up here: in a closure torch.compile does not know torch's methods written in Python
+        operation = getattr(Tensor, name)
+        return apply(operation, (self, *args), kwargs, Gaussian.from_covariance)
+
+    method.__name__ = name
+    return method
+
+
+def _metadata(name: str) -> property:
+    """An attribute of a tensor that its mean has as well."""
+    return property(lambda self: getattr(self.loc, name))
+
+
+# Not by __getattr__, with which every attribute of a Gaussian would take several times as long.
+for _name in dir(Tensor):
+    _is_method = callable(getattr(Tensor, _name)) and not _name.startswith("__")
+    if _is_method and not hasattr(Gaussian, _name):
+        setattr(Gaussian, _name, _method(_name))
+for _name in (
+    *("is_cpu", "is_meta", "is_mps", "is_nested", "is_quantized", "is_sparse", "is_xpu"),
+    "itemsize",
+):
+    setattr(Gaussian, _name, _metadata(_name))
 
 
 def _short(tensor: Tensor) -> str:

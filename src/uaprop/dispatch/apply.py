@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ __all__ = ["apply"]
 
 Wrap = Callable[[Tensor, Covariance], Handle]
 _KINDS = (Linear, Select, Elementwise, Bilinear, Joint, Noise)
-_SCALAR = (Elementwise, Linear)  # kinds that can be an increasing function of each element
 
 
 def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Wrap) -> Any:
@@ -49,43 +49,41 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
         with outside_autocast():
             return apply(operation, args, kwargs, wrap)
     rule, inplace = resolve(operation)
-    watch = current()
-    mark = 0 if watch is None else len(watch.events)
-    if rule is None and isinstance(operation, torch._C.ScriptMethod):
-        raise TypeError(
-            f"{calling_module() or 'a model'} is compiled by TorchScript and takes tensors only; "
-            "ua.propagate captures such a model with torch.export"
-        )
     if rule is None:
+        _refuse_script(operation)
         unknown = UnsupportedOperation(name_of(operation), module=calling_module())
         return _without_rule(operation, args, kwargs, wrap, unknown, Event(operation, "", None))
-    inplace = inplace or (bool(kwargs) and bool(kwargs.get("inplace", False)))
+    watch = current()
+    mark = 0 if watch is None else len(watch.events)
+    if kwargs and kwargs.get("inplace", False):
+        inplace = True
     target = args[0] if inplace else None
+    kind = None
     try:
-        if inplace and not isinstance(target, Handle):
-            raise UnsupportedOperation(
-                name_of(operation),
-                reason="a plain tensor cannot take on a random value in place",
-                remedy="Write x = x + y instead of x += y, or start from ua.Gaussian(x, var=0).",
-            )
-        answer = _call(rule, operation, args, kwargs)
-        if inplace and isinstance(answer, Select):
-            raise UnsupportedOperation(
-                name_of(operation),
-                reason="a Gaussian does not change its shape or dtype in place",
-                remedy="Write x = x.unsqueeze(0) instead of x.unsqueeze_(0), and likewise.",
-            )
-        kind = answer if isinstance(answer, _KINDS) else None
-        if isinstance(kind, Elementwise) and kind.inputs[0].cov.needs_functions:
-            kind = replace(
-                kind, function=plain_function(operation, args, kwargs, kind.inputs, inplace)
-            )
-        if kind is None:
-            result = answer
-        elif isinstance(kind, _SCALAR) and (x := _may_wait(kind)) is not None:
-            result = x.defer(kind, _on_random(operation, args, kwargs, kind.inputs))
-        else:
-            result = _realise(kind, wrap)
+        if inplace:
+            _check_target(operation, target)
+        try:
+            result = rule.function(*args, **kwargs)
+        except TypeError as error:
+            _check_arguments(rule, operation, args, kwargs, error)
+            raise
+        if isinstance(result, _KINDS):
+            kind = result
+            if inplace:
+                _check_kind(operation, kind)
+            x: Any = kind.inputs[0]
+            if isinstance(kind, Elementwise):
+                cov = x.cov
+                if cov.needs_functions:
+                    function = plain_function(operation, args, kwargs, kind.inputs, inplace)
+                    kind = replace(kind, function=function)
+                waits = kind.increasing and cov.defers and isinstance(x, Handle)
+            else:  # a linear one waits only behind another
+                waits = isinstance(kind, Linear) and kind.increasing and x.raised is not None
+            if waits:
+                result = x.defer(kind, partial(_on_random, operation, args, kwargs, x))
+            else:
+                result = _realise(kind, wrap)
     except UnsupportedOperation as error:
         refusal = UnsupportedOperation(
             error.operation or name_of(operation),
@@ -150,42 +148,72 @@ def _without_rule(
     return tuple(None if part is None else wrap(*part) for part in result)
 
 
-def _call(rule: Rule, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _refuse_script(operation: Operation) -> None:
+    if isinstance(operation, torch._C.ScriptMethod):
+        raise TypeError(
+            f"{calling_module() or 'a model'} is compiled by TorchScript and takes tensors only; "
+            "ua.propagate captures such a model with torch.export"
+        )
+
+
+def _check_arguments(
+    rule: Rule,
+    operation: Operation,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: TypeError,
+) -> None:
+    """Whether an error comes from arguments that the rule has no place for."""
     try:
-        return rule.function(*args, **kwargs)
-    except TypeError as error:
-        try:
-            inspect.signature(rule.function).bind(*args, **kwargs)
-        except TypeError as mismatch:
-            raise UnsupportedOperation(
-                name_of(operation),
-                reason=f"its rule does not know these arguments ({mismatch})",
-                remedy="Call it with the arguments of its usual form.",
-            ) from error
-        raise
+        inspect.signature(rule.function).bind(*args, **kwargs)
+    except TypeError as mismatch:
+        raise UnsupportedOperation(
+            name_of(operation),
+            reason=f"its rule does not know these arguments ({mismatch})",
+            remedy="Call it with the arguments of its usual form.",
+        ) from error
 
 
-def _may_wait(kind: Elementwise | Linear) -> Handle | None:
-    """The operand of an increasing function to keep back: of a linear one only behind another."""
-    if not kind.increasing:
-        return None
-    (x,) = kind.inputs
-    if not isinstance(x, Handle):
-        return None
-    waits = x.raised is not None if isinstance(kind, Linear) else type(x.cov).defers
-    return x if waits else None
+def _check_target(operation: Operation, target: Any) -> None:
+    if not isinstance(target, Handle):
+        raise UnsupportedOperation(
+            name_of(operation),
+            reason="a plain tensor cannot take on a random value in place",
+            remedy="Write x = x + y instead of x += y, or start from ua.Gaussian(x, var=0).",
+        )
+
+
+def _check_kind(operation: Operation, kind: Kind) -> None:
+    """Whether an operation of this kind can work in place."""
+    if isinstance(kind, Select):
+        raise UnsupportedOperation(
+            name_of(operation),
+            reason="a Gaussian does not change its shape or dtype in place",
+            remedy="Write x = x.unsqueeze(0) instead of x.unsqueeze_(0), and likewise.",
+        )
 
 
 def _on_random(
-    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: tuple[Any, ...]
-) -> Callable[[Any], Any]:
-    """The operation as a function of its random operand; prepared when it is called, if ever."""
-    return lambda x: plain_function(operation, args, kwargs, inputs, False)(x)
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], operand: Any, value: Any
+) -> Any:
+    """The operation with another value in its random operand's place."""
+    return plain_function(operation, args, kwargs, (operand,), False)(value)
 
 
 def _realise(kind: Kind, wrap: Wrap) -> Any:
-    representation = type(kind.inputs[0].cov)
-    for other in kind.inputs[1:]:
+    inputs = kind.inputs
+    representation = type(inputs[0].cov)
+    if len(inputs) > 1:
+        _check_alike(representation, inputs)
+    result = representation.through(kind)
+    if isinstance(kind, Select):
+        return _selected(kind, result, wrap)
+    mean, cov = result
+    return wrap(mean, cov)
+
+
+def _check_alike(representation: type[Covariance], inputs: tuple[Any, ...]) -> None:
+    for other in inputs:
         if type(other.cov) is not representation:
             raise UnsupportedOperation(
                 "",
@@ -193,9 +221,10 @@ def _realise(kind: Kind, wrap: Wrap) -> Any:
                 f"{representation.__name__} and {type(other.cov).__name__}",
                 remedy="Start both from the same kind of ua.Gaussian.",
             )
-    result = representation.through(kind)
-    if not isinstance(kind, Select):
-        return wrap(*result)
+
+
+def _selected(kind: Select, result: Any, wrap: Wrap) -> Any:
+    """One or several random tensors, which may be views of the one they were selected from."""
     parent = kind.inputs[0]
     if isinstance(result[0], Tensor):
         value = wrap(*result)

@@ -21,6 +21,9 @@ from .autocast import is_autocast, outside_autocast
 __all__ = ["Handle"]
 
 
+_Held = tuple[Tensor, Any, "_Later | None"]
+
+
 class _View:
     """How a handle was cut from its parent, and the parent's version at that time."""
 
@@ -39,13 +42,13 @@ class _Later:
         function: the function on random tensors, from what ``Handle.raised`` gives.
     """
 
-    __slots__ = ("_gradients", "_kind", "_operand", "_result", "function")
+    __slots__ = ("_gradients", "_held", "_kind", "_result", "function")
 
     def __init__(
-        self, kind: Elementwise | Linear, operand: Handle, function: Callable[[Any], Any]
+        self, kind: Elementwise | Linear, held: _Held, function: Callable[[Any], Any]
     ) -> None:
         self._kind = kind
-        self._operand = operand
+        self._held = held  # by the operand, which may be written to meanwhile
         self._gradients = torch.is_grad_enabled()
         self._result: Any = None
         self.function = function
@@ -61,11 +64,13 @@ class _Later:
         return self._result
 
     def _through(self) -> Any:
-        kind, operand = self._kind, self._operand
+        kind: Any = self._kind
         (x,) = kind.inputs
-        if not operand.is_still(x):  # written to meanwhile
-            kind = replace(kind, inputs=(operand,))
-        return type(operand.cov).through(kind)
+        loc, cov, later = x.held()
+        if not (loc is self._held[0] and cov is self._held[1] and later is self._held[2]):
+            x = x.holding(*self._held)
+            kind = replace(kind, inputs=(x,))
+        return type(x.cov).through(kind)
 
 
 class Handle(Random):
@@ -85,13 +90,13 @@ class Handle(Random):
     _later: _Later | None
     _provenance: Any  # which method this is the answer of
 
-    def _hold(self, loc: Tensor, cov: Any) -> None:
+    def _hold(self, loc: Tensor, cov: Any, later: _Later | None = None) -> None:
         self._loc = loc
         self._cov = cov
         self._version = 0
         self._view = None
         self._origin = None
-        self._later = None
+        self._later = later
         self._provenance = None
 
     @property
@@ -127,23 +132,17 @@ class Handle(Random):
         """The mean's dtype."""
         return self._loc.dtype
 
-    def snapshot(self) -> Handle:
-        """The same value in a handle of its own, which nothing that is written to this one changes."""
+    def held(self) -> _Held:
+        """What this holds at present: other objects as soon as it is written to."""
         if self._view is not None:
             self._refresh(self._view)
-        copy = type(self).__new__(type(self))
-        copy._hold(self._loc, self._cov)
-        copy._later = self._later
-        return copy
+        return self._loc, self._cov, self._later
 
-    def is_still(self, other: Random) -> bool:
-        """Whether this snapshot of another handle is what that handle is now."""
-        if not isinstance(other, Handle):
-            return False
-        if other._view is not None:
-            other._refresh(other._view)
-        same = self._loc is other._loc and self._cov is other._cov
-        return same and self._later is other._later
+    def holding(self, loc: Tensor, cov: Any, later: _Later | None = None) -> Handle:
+        """Another handle of the same type, which nothing that is written to this one changes."""
+        value = type(self).__new__(type(self))
+        value._hold(loc, cov, later)
+        return value
 
     def defer(self, kind: Elementwise | Linear, function: Callable[[Any], Any]) -> Handle:
         """The value of an increasing function of this, computed when asked for.
@@ -155,21 +154,19 @@ class Handle(Random):
         Returns:
             A handle that is what the function is given, until then.
         """
-        whole, before = function, self._later
+        held = loc, cov, before = self.held()
+        whole = function
         if before is not None:
             whole = lambda value: function(before.function(value))  # noqa: E731
-        value = self.snapshot()
-        value._later = _Later(kind, self.snapshot(), whole)
-        return value
+        return self.holding(loc, cov, _Later(kind, held, whole))
 
     @property
     def raised(self) -> tuple[Random, Callable[[Random], Random]] | None:
         """What this is an increasing function of, as long as it is not computed, and the function."""
         if self._later is None:
             return None
-        given = self.snapshot()
-        given._later = None
-        return given, self._later.function
+        loc, cov, _ = self.held()
+        return self.holding(loc, cov), self._later.function
 
     def _settle(self, later: _Later) -> None:
         self._loc, self._cov = later.result()
@@ -242,6 +239,5 @@ def _placed(parent: Handle, child: Handle, cut: Callable[[Tensor], Tensor]) -> A
     def put(whole: Tensor, part: Tensor) -> Tensor:
         return whole.reshape(-1).scatter(0, positions, part.reshape(-1)).view(shape)
 
-    detached = type(child).__new__(type(child))  # the child's value, not a view of the old parent
-    detached._hold(child._loc, child._cov)
+    detached = child.holding(child._loc, child._cov)  # not a view of the old parent
     return type(parent._cov).through(Linear((parent, detached), put, put, put))

@@ -12,6 +12,7 @@ partial moments of the normal distribution: for ``x ~ N(m, v)``, ``a = m/σ + k�
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -66,6 +67,11 @@ def _fit(power: int, function: Callable[[Decimal], Decimal]) -> ExponentialSum:
         }
 
 
+@functools.cache  # a logarithm takes longer than all the rest
+def _softplus(w: Decimal) -> Decimal:
+    return (1 + w).ln() / w
+
+
 def _mish_denominator(w: Decimal) -> Decimal:
     return 1 + 2 * w + 2 * w * w
 
@@ -74,8 +80,8 @@ def _mish_denominator(w: Decimal) -> Decimal:
 # 1 - tanh(softplus(x)) = 2w²/(1+2w+2w²) for x > 0.
 LOGISTIC = _fit(1, lambda w: 1 / (1 + w))
 LOGISTIC_SQUARED = _fit(2, lambda w: 1 / (1 + w) ** 2)
-SOFTPLUS = _fit(1, lambda w: (1 + w).ln() / w)
-SOFTPLUS_SQUARED = _fit(2, lambda w: ((1 + w).ln() / w) ** 2)
+SOFTPLUS = _fit(1, _softplus)
+SOFTPLUS_SQUARED = _fit(2, lambda w: _softplus(w) ** 2)
 MISH_LEFT = _fit(1, lambda w: (2 + w) / (2 + 2 * w + w * w))
 MISH_LEFT_SQUARED = _fit(2, lambda w: ((2 + w) / (2 + 2 * w + w * w)) ** 2)
 MISH_RIGHT = _fit(2, lambda w: 2 / _mish_denominator(w))

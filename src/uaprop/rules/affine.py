@@ -13,14 +13,9 @@ from .contract import product
 from .repeated import convolve_repeated
 
 
-def _convolution(
-    operation: Callable[..., Any], input: Any, weight: Any, bias: Any, **options: Any
-) -> Any:
-    """Any convolution: random input, random weights, or both; a random bias is added."""
-    if isinstance(bias, Random):
-        trailing = [1] * (weight.ndim - 2)
-        return operation(input, weight, None, **options) + bias.view(-1, *trailing)  # type: ignore[attr-defined]
-    return product(lambda x, w, b: operation(x, w, b, **options), input, weight, bias)
+def _by_channel(bias: Any, dims: int) -> Any:
+    """A random bias, to be added to a convolution in so many dimensions."""
+    return bias.view(-1, *[1] * dims)
 
 
 def _register_convolution(operation: Callable[..., Any]) -> None:
@@ -34,11 +29,17 @@ def _register_convolution(operation: Callable[..., Any]) -> None:
         dilation: Any = 1,
         groups: int = 1,
     ) -> Any:
-        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         origin = input.origin if isinstance(input, Random) else None
         if origin is not None and not isinstance(weight, Random) and not isinstance(bias, Random):
+            options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
             return convolve_repeated(operation, origin, weight, bias, options)
-        return _convolution(operation, input, weight, bias, **options)
+
+        def function(x: Any, w: Any, b: Any) -> Any:
+            return operation(x, w, b, stride, padding, dilation, groups)
+
+        if isinstance(bias, Random):
+            return function(input, weight, None) + _by_channel(bias, weight.ndim - 2)
+        return product(function, input, weight, bias)
 
     convolution.__name__ = operation.__name__
 
@@ -55,17 +56,12 @@ def _register_transpose(operation: Callable[..., Any]) -> None:
         groups: int = 1,
         dilation: Any = 1,
     ) -> Any:
-        return _convolution(
-            operation,
-            input,
-            weight,
-            bias,
-            stride=stride,
-            padding=padding,
-            output_padding=output_padding,
-            groups=groups,
-            dilation=dilation,
-        )
+        def function(x: Any, w: Any, b: Any) -> Any:
+            return operation(x, w, b, stride, padding, output_padding, groups, dilation)
+
+        if isinstance(bias, Random):
+            return function(input, weight, None) + _by_channel(bias, weight.ndim - 2)
+        return product(function, input, weight, bias)
 
     transposed.__name__ = operation.__name__
 

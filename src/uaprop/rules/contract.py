@@ -29,13 +29,13 @@ def product(
     Returns:
         A linear or a bilinear kind; the plain value if neither operand is random.
     """
-    if isinstance(left, Random) and isinstance(right, Random):
-        return Bilinear(
-            (left, right),
-            affine=lambda x, y: function(x, y, offset),
-            product=lambda x, y: function(x, y, None),
-        )
     if isinstance(left, Random):
+        if isinstance(right, Random):
+            return Bilinear(
+                (left, right),
+                affine=lambda x, y: function(x, y, offset),
+                product=lambda x, y: function(x, y, None),
+            )
         return Linear(
             (left,),
             affine=lambda x: function(x, right, offset),

@@ -17,8 +17,8 @@ T = torch.Tensor
 
 def assembled(
     operands: Sequence[Any],
-    build: Callable[[list[Any]], Tensor],
-    squared: Callable[[list[Any]], Tensor] | None = None,
+    build: Callable[[Sequence[Any]], Tensor],
+    squared: Callable[[Sequence[Any]], Tensor] | None = None,
 ) -> Linear:
     """``build`` puts operands side by side; constants count for the mean only.
 
@@ -31,13 +31,24 @@ def assembled(
         The linear kind.
     """
     places = [i for i, operand in enumerate(operands) if isinstance(operand, Random)]
+    if len(places) == len(operands):  # nothing to fill in
+
+        def whole(*values: Tensor) -> Tensor:
+            return build(values)
+
+        return Linear(
+            tuple(operands),
+            affine=whole,
+            linear=whole,
+            squared=whole if squared is None else lambda *values: squared(values),
+        )
     zeros = [
         torch.zeros_like(o) if isinstance(o, Tensor) else 0.0  # a random one is filled in anyway
         for o in operands
     ]
 
     def filled(
-        make: Callable[[list[Any]], Tensor], constants: Sequence[Any], values: Sequence[Tensor]
+        make: Callable[[Sequence[Any]], Tensor], constants: Sequence[Any], values: Sequence[Tensor]
     ) -> Tensor:
         parts = list(constants)
         for place, value in zip(places, values, strict=True):
@@ -103,7 +114,7 @@ def setitem(input: Random, index: Any, value: Any) -> Linear:
     if any(isinstance(part, Random) for part in (index if isinstance(index, tuple) else (index,))):
         raise UnsupportedOperation("", reason="its index is random")
 
-    def put(parts: list[Any]) -> Tensor:
+    def put(parts: Sequence[Any]) -> Tensor:
         whole = parts[0].clone()
         whole[index] = parts[1]
         return whole

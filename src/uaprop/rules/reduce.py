@@ -25,7 +25,8 @@ def sum(
     axis: Any = None,
     keepdims: bool = False,
 ) -> Linear:
-    refuse_integers(dtype)
+    if dtype is not None:
+        refuse_integers(dtype)
     dims, keep = dim if axis is None else axis, keepdim or keepdims
 
     def apply(x: Tensor) -> Tensor:
@@ -44,11 +45,16 @@ def mean(
     axis: Any = None,
     keepdims: bool = False,
 ) -> Linear:
-    refuse_integers(dtype)
+    if dtype is not None:
+        refuse_integers(dtype)
     dims, keep = dim if axis is None else axis, keepdim or keepdims
-    whole = dims is None or (isinstance(dims, list | tuple) and len(dims) == 0) or input.ndim == 0
-    chosen = range(input.ndim) if whole else ([dims] if isinstance(dims, int) else dims)
-    count = math.prod([input.shape[d] for d in chosen])
+    shape = input.shape
+    if not shape or dims is None:
+        count = math.prod(shape)
+    elif isinstance(dims, int):
+        count = shape[dims]
+    else:  # none of them means all
+        count = math.prod([shape[d] for d in dims] or shape)
 
     def apply(x: Tensor) -> Tensor:
         return torch.mean(x, dims, keep, dtype=dtype)

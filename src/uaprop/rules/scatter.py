@@ -5,7 +5,7 @@ All are linear in both tensors, with coefficients 0, 1 and ``alpha``, as long as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ def _check(*places: Any) -> None:
 def _scattered(input: Any, dim: int, index: Any, src: Any, add: bool) -> Linear:
     _check(index)
 
-    def put(parts: list[Any]) -> Tensor:
+    def put(parts: Sequence[Any]) -> Tensor:
         if add:
             return torch.scatter_add(parts[0], dim, index, parts[1])
         return torch.scatter(parts[0], dim, index, parts[1])
@@ -73,7 +73,7 @@ def scatter_reduce(
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Linear:
     _check(index)
 
-    def put(factor: float) -> Callable[[list[Any]], Tensor]:
+    def put(factor: float) -> Callable[[Sequence[Any]], Tensor]:
         return lambda parts: torch.index_add(parts[0], dim, index, parts[1], alpha=factor)
 
     return assembled((input, source), put(alpha), put(alpha * alpha))
