@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -197,3 +199,23 @@ def test_a_window_of_padding_alone(x: ua.Gaussian) -> None:
     assert y.loc[..., 0].eq(-7e3).all()
     assert y.cov.var[..., 0].eq(0).all()
     assert bool((y.cov.var[..., 1:] > 0).all())
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_what_waits_does_not_refer_to_itself(inplace: bool) -> None:
+    """Or the activations would stay in memory until the garbage collector comes by."""
+    alive = []
+
+    def model(x: Any) -> Any:
+        y = x * 2
+        alive.append(weakref.ref(y.loc))
+        return F.max_pool2d(F.relu(y, inplace=inplace), 2)
+
+    gc.disable()
+    try:
+        with torch.no_grad():
+            z = model(ua.Gaussian(torch.randn(1, 2, 4, 4), 0.1))
+        assert alive[0]() is None
+        assert z.shape == (1, 2, 2, 2)
+    finally:
+        gc.enable()

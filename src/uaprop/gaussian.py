@@ -11,7 +11,7 @@ from torch import Tensor
 from .boundary import as_factors, as_mean, as_spread, check_spread
 from .covariance import Covariance, Diagonal, Factors, Sources
 from .dispatch import Handle, admit_imported, apply
-from .dispatch.autocast import outside_autocast
+from .numerics.autocast import outside_autocast
 from .numerics.moments import root
 from .operators import Operators
 from .provenance import Explained, Provenance

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .dispatch.autocast import outside_autocast
+from .numerics.autocast import outside_autocast
 
 __all__ = ["Explained", "Provenance", "StandardError"]
 

@@ -17,6 +17,7 @@ from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Random, S
 from .base import Covariance, Result
 from .diagonal import Diagonal
 from .ensemble import Ensemble
+from .postponed import Postponed, spread
 
 __all__ = ["Calibrated", "Fitting", "Tally", "channelwise"]
 
@@ -61,15 +62,15 @@ class Calibrated(Diagonal):
 
     defers = False  # places are counted in the model's order
 
-    def __init__(self, var: Tensor, tally: Tally) -> None:
+    def __init__(self, var: Tensor | Postponed, tally: Tally) -> None:
         super().__init__(var)
         self.tally = tally
 
     @classmethod
     def linear(cls, kind: Linear) -> Result:
         """As for independent elements."""
-        mean, cov = Diagonal.linear(kind)
-        return mean, cls(cov.var, kind.inputs[0].cov.tally)
+        mean = kind.affine(*[x.loc for x in kind.inputs])
+        return mean, cls(spread(kind, mean), kind.inputs[0].cov.tally)
 
     @classmethod
     def select(cls, kind: Select) -> Any:

@@ -17,6 +17,7 @@ from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
 from ..numerics.kernel import Kernel
 from ..numerics.moments import root
 from .base import Covariance, Result, per_batch_element, rearranged
+from .postponed import Postponed, spread
 
 __all__ = ["Diagonal"]
 
@@ -28,21 +29,30 @@ class Diagonal(Covariance):
 
     uncorrelated = True
 
-    def __init__(self, var: Tensor) -> None:
+    def __init__(self, var: Tensor | Postponed) -> None:
         self._var = var
 
     @property
     def var(self) -> Tensor:
         """Marginal variances."""
-        return self._var
+        var = self._var
+        if isinstance(var, Postponed):
+            self._var = var = var.value()
+        return var
+
+    @property
+    def waiting(self) -> Postponed | None:
+        """The variances, if they are not computed yet."""
+        var = self._var
+        return var if isinstance(var, Postponed) else None
 
     def dense(self) -> Tensor:
         """Diagonal matrices, one for each batch element."""
-        return torch.diag_embed(per_batch_element(self._var))
+        return torch.diag_embed(per_batch_element(self.var))
 
     def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Independent normal draws."""
-        std = root(self._var)
+        std = root(self.var)
         noise = torch.randn(
             (count, *std.shape), dtype=std.dtype, device=std.device, generator=generator
         )
@@ -50,13 +60,13 @@ class Diagonal(Covariance):
 
     def times(self, jacobian: Tensor) -> Tensor:
         """``J diag(v)``."""
-        return jacobian * self._var.reshape(len(jacobian), 1, -1)
+        return jacobian * self.var.reshape(len(jacobian), 1, -1)
 
     @classmethod
     def linear(cls, kind: Linear) -> Result:
         """``Var(Σ a_i x_i) = Σ a_i² v_i``."""
         mean = kind.affine(*[x.loc for x in kind.inputs])
-        return mean, cls(kind.squared(*[x.cov.var for x in kind.inputs]))
+        return mean, cls(spread(kind, mean))
 
     @classmethod
     def select(cls, kind: Select) -> Any:

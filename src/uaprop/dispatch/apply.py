@@ -14,8 +14,8 @@ from torch import Tensor
 from ..covariance import Covariance
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Select
+from ..numerics.autocast import is_autocast, outside_autocast
 from ..registry import Rule
-from .autocast import is_autocast, outside_autocast
 from .functions import plain_function, random_arguments, widened
 from .handle import Handle
 from .place import calling_module
@@ -81,7 +81,12 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
             else:  # a linear one waits only behind another
                 waits = isinstance(kind, Linear) and kind.increasing and x.raised is not None
             if waits:
-                result = x.defer(kind, partial(_on_random, operation, args, kwargs, x))
+                given = args
+                if inplace:  # not the target itself, which would then refer to itself for ever
+                    x = x.holding(*x.held())
+                    kind = replace(kind, inputs=(x,))
+                    given = (x, *args[1:])
+                result = x.defer(kind, partial(_on_random, operation, given, kwargs, x))
             else:
                 result = _realise(kind, wrap)
     except UnsupportedOperation as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..kinds import Elementwise, Linear, Random, Select
-from .autocast import is_autocast, outside_autocast
+from ..numerics.autocast import is_autocast, outside_autocast
 
 __all__ = ["Handle"]
 

@@ -9,12 +9,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..covariance import Calibrated, Diagonal
+from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
 from .arguments import Arguments, is_gaussian
 from .calibration import Calibration, Correction, at_the_end, fingerprint
-from .diagonal import check_independent
+from .diagonal import check_independent, settle
 
 __all__ = ["calibrated", "check_calibration"]
 
@@ -52,8 +53,9 @@ def calibrated(
     random = [
         Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally)) for x in arguments.gaussians
     ]
-    with variances_in(var_dtype):
+    with variances_in(var_dtype), postponing():
         answer = arguments.run(model, random)
+        settle(answer)
     answer = pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
     tally.finish()
     told = Provenance("calibrated", {"calibration": calibration})

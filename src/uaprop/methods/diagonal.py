@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal
+from ..covariance.postponed import postponing
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
-from .arguments import Arguments, explained
+from .arguments import Arguments, explained, is_gaussian
 
-__all__ = ["check_independent", "diagonal"]
+__all__ = ["check_independent", "diagonal", "settle"]
 
 
 def diagonal(
@@ -43,10 +45,18 @@ def diagonal(
         TypeError: if an input is not of independent elements.
     """
     check_independent("diagonal", Arguments(args, kwargs))
-    with variances_in(var_dtype):
+    with variances_in(var_dtype), postponing():
         answer = model(*args, **kwargs)
+        settle(answer)
     options = {} if var_dtype is None else {"var_dtype": var_dtype}
     return explained(answer, Provenance("diagonal", options))
+
+
+def settle(answer: Any) -> None:
+    """Compute all variances of an answer that are still waiting."""
+    for value in pytree.tree_leaves(answer, is_leaf=is_gaussian):
+        if is_gaussian(value):
+            _ = value.cov.var
 
 
 def check_independent(method: str, arguments: Arguments) -> None:

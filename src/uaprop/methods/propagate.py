@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from ..dispatch.autocast import outside_autocast
 from ..dispatch.watch import Watch
+from ..numerics.autocast import outside_autocast
 from ..numerics.turns import one_at_a_time
 from .adjoint import adjoint
 from .arguments import Arguments

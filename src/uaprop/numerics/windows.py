@@ -80,7 +80,7 @@ def largest_in_windows(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
         found: Marginal = torch.ops.uaprop.largest_in_windows(mean, var, *pooling)
         return found
     if mean.ndim <= dims or not untracked(mean, var) or mean.numel() <= _PIECE:
-        return _largest(mean, var, pooling)
+        return _largest(mean, var, pooling, pooling.windows(mean.shape))
     return _by_piece(mean, var, pooling)
 
 
@@ -89,21 +89,22 @@ def _by_piece(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
     dims = len(pooling.kernel)
     lead, area = mean.shape[:-dims], mean.shape[-dims:]
     means, variances = mean.reshape(-1, *area), var.reshape(-1, *area)
-    outs = [w.out for w in pooling.windows(area)]
+    windows = pooling.windows(area)
+    outs = [w.out for w in windows]
     centre, spread = mean.new_empty((*lead, *outs)), mean.new_empty((*lead, *outs))
     planes = max(1, _PIECE // area.numel())
     for start in range(0, len(means), planes):
         piece = slice(start, start + planes)
-        found = _largest(means[piece], variances[piece], pooling)
+        found = _largest(means[piece], variances[piece], pooling, windows)
         for whole, part in zip((centre, spread), found, strict=True):
             whole.view(-1, *outs)[piece] = part
     return centre, spread
 
 
-def _largest(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
+def _largest(mean: Tensor, var: Tensor, pooling: Pooling, windows: list[Windows]) -> Marginal:
     working = torch.promote_types(mean.dtype, torch.float32)
     marginal = mean.to(working).clamp_min(_OUTSIDE), var.to(working)
-    centre, spread = _pooled(marginal, pooling.windows(mean.shape))
+    centre, spread = _pooled(marginal, windows)
     centre, spread = centre.to(mean.dtype), spread.to(mean.dtype)
     lost = centre <= _OUTSIDE  # nothing but minus infinity
     if untracked(mean, var) and not bool(lost.any()):

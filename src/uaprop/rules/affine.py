@@ -39,7 +39,7 @@ def _register_convolution(operation: Callable[..., Any]) -> None:
 
         if isinstance(bias, Random):
             return function(input, weight, None) + _by_channel(bias, weight.ndim - 2)
-        return product(function, input, weight, bias)
+        return product(function, input, weight, bias, by_channel=input.ndim == weight.ndim)
 
     convolution.__name__ = operation.__name__
 

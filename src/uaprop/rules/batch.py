@@ -48,6 +48,7 @@ def _fixed(
         linear=lambda x: _times(x, derived(_scale, var, weight, numbers=numbers)),
         squared=lambda v: _times(v, derived(_squared_scale, var, weight, numbers=numbers)),
         increasing=increasing,
+        scaling=lambda: derived(_squared_scale, var, weight, numbers=numbers).view(-1),
     )
 
 

@@ -19,12 +19,17 @@ T = torch.Tensor
 
 
 def product(
-    function: Callable[[Any, Any, Any], Any], left: Any, right: Any, offset: Any = None
+    function: Callable[[Any, Any, Any], Any],
+    left: Any,
+    right: Any,
+    offset: Any = None,
+    by_channel: bool = False,
 ) -> Any:
     """``function(left, right, offset)``, bilinear in the first two with coefficients 0 and 1.
 
     With one constant operand it is a linear map whose coefficients are that operand's elements, so its
-    squared map is the same with the operand squared.
+    squared map is the same with the operand squared. ``by_channel`` says that the second operand has a row
+    of coefficients for each channel of the result.
 
     Returns:
         A linear or a bilinear kind; the plain value if neither operand is random.
@@ -36,12 +41,16 @@ def product(
                 affine=lambda x, y: function(x, y, offset),
                 product=lambda x, y: function(x, y, None),
             )
-        return Linear(
+        kind = Linear(
             (left,),
             affine=lambda x: function(x, right, offset),
             linear=lambda x: function(x, right, None),
             squared=lambda v: _squared(function, v, right, False),
         )
+        if by_channel:
+            kind.weight = right
+            kind.rescaled = lambda v, factor: _rescaled(function, v, right, factor)
+        return kind
     if isinstance(right, Random):
         return Linear(
             (right,),
@@ -65,6 +74,16 @@ def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bo
     square = derived(_square, factor, numbers=(low,)) if isinstance(factor, Tensor) else factor**2
     result: Tensor = function(square, var, None) if flipped else function(var, square, None)
     return result.to(dtype) if low is None else rounded(result, low).to(dtype)
+
+
+def _rescaled(function: Callable[..., Any], var: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """The map with its weights squared and each row of them scaled, or the result: what is smaller."""
+    scale = scale.to(var.dtype)
+    if reduced(var) is None and var.dtype != torch.float16 and weight.numel() <= var.numel():
+        square = derived(_square, weight)
+        return function(var, square * scale.view(-1, *[1] * (weight.ndim - 1)), None)
+    result = _squared(function, var, weight, False)
+    return result.mul_(scale.view(-1, *[1] * (result.ndim - 2)))
 
 
 def _square(factor: Tensor, low: torch.dtype | None = None) -> Tensor:
