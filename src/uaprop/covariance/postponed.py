@@ -78,10 +78,11 @@ def spread(kind: Linear, mean: Tensor) -> Tensor | Postponed:
     Returns:
         A tensor; or what it is to be computed from.
     """
-    first = kind.inputs[0].cov
-    waiting = first.waiting
-    if waiting is not None and kind.scaling is not None and untracked(mean):
-        return waiting.times(kind.scaling())
+    if kind.scaling is not None and untracked(mean):
+        waiting = kind.inputs[0].cov.waiting
+        if waiting is not None:
+            found: Tensor = waiting.times(kind.scaling())
+            return found
     variances = [x.cov.var for x in kind.inputs]
     if kind.rescaled is not None and _here.postponing and untracked(mean, *variances):
         return Postponed(kind, variances[0])

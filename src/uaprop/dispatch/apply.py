@@ -58,7 +58,7 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
     if kwargs and kwargs.get("inplace", False):
         inplace = True
     target = args[0] if inplace else None
-    kind = None
+    kind: Any = None
     try:
         if inplace:
             _check_target(operation, target)
