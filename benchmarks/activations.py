@@ -15,7 +15,18 @@ from uaprop.numerics import clipped, elementary, elu, gelu, hardswish, logistic,
 
 ELEMENTS = 2**18
 STDS = (0.3, 3.0)
-FUSED = ("relu", "leaky_relu", "relu6")  # the others have no compiled kernel
+FUSED = (
+    "relu",
+    "leaky_relu",
+    "relu6",
+    "gelu",
+    "gelu (tanh)",
+    "silu",
+    "mish",
+    "softplus",
+    "sigmoid",
+    "tanh",
+)
 FUNCTIONS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[..., Any]]] = {
     "relu": (F.relu, rectified.relu),
     "leaky_relu": (F.leaky_relu, lambda m, v: rectified.leaky(m, v, 0.01)),

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import uaprop as ua
-from uaprop.numerics import compiled, maximum, rectified, stacked, steady
+from uaprop.numerics import compiled, logistic, maximum, rectified, stacked, steady
 
 TOLERANCE = {"rtol": 3e-5, "atol": 1e-37}  # the exponential's own rounding, far out in the tail
 
@@ -188,6 +188,23 @@ def test_stacks_of_factors() -> None:
             ]
         for x, y in zip(found, expected, strict=True):
             torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("name", ["silu", "sigmoid"])
+def test_quadratures_agree_within_rounding(name: str) -> None:
+    """Noise up to the function's own scale; beyond it nothing is compiled."""
+    function = getattr(logistic, name)
+    mean = torch.linspace(-30, 30, 61).repeat_interleave(25)
+    var = torch.logspace(-8, 2, 25).repeat(61)
+    with ua.fused(False):
+        plain = function(mean, var)
+    with ua.fused(True):
+        fast = function(mean, var)
+        assert len(compiled._loaded) == 1
+        slope = torch.func.grad(lambda m: function(m, var).mean.sum())(mean)  # not compiled
+    torch.testing.assert_close(slope, plain.gain, rtol=1e-4, atol=1e-30)
+    for a, b in zip(fast, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("last", [False, True])

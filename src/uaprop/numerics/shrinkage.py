@@ -115,22 +115,24 @@ _SERIES = (
 )
 
 
+def _jet(x: Tensor) -> Jet:
+    t = torch.tanh(x)
+    rest = 1 - t * t
+    return Jet(
+        _shrunk(x),
+        t * t,
+        2 * t * rest,
+        2 * rest * (1 - 3 * t * t),
+        8 * t * rest * (3 * t * t - 2),
+    )
+
+
+def _pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    return _shrunk(x), torch.tanh(x).square()
+
+
 def _narrow(mean: Tensor, var: Tensor) -> Moments:
-    def jet(x: Tensor) -> Jet:
-        t = torch.tanh(x)
-        rest = 1 - t * t
-        return Jet(
-            _shrunk(x),
-            t * t,
-            2 * t * rest,
-            2 * rest * (1 - 3 * t * t),
-            8 * t * rest * (3 * t * t - 2),
-        )
-
-    def pair(x: Tensor) -> tuple[Tensor, Tensor]:
-        return _shrunk(x), torch.tanh(x).square()
-
-    return smooth_moments(jet, pair, mean, var)
+    return smooth_moments(_jet, _pair, mean, var)
 
 
 def _wide(mean: Tensor, var: Tensor) -> Moments:

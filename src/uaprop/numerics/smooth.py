@@ -11,16 +11,20 @@ Two regimes, for a smooth ``f``:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .moments import Moments, piecewise
-from .quadrature import hermite, tensors
+from .kernel import evaluate
+from .moments import Moments, piecewise, untracked
+from .quadrature import Rule, hermite, tensors
 
 __all__ = ["Jet", "smooth_moments"]
+
+Pair = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Jet(NamedTuple):
@@ -39,7 +43,7 @@ _REGIMES = {torch.float64: (1e-3, hermite(28)), torch.float32: (2e-2, hermite(20
 
 def smooth_moments(
     jet: Callable[[Tensor], Jet],
-    pair: Callable[[Tensor], tuple[Tensor, Tensor]],
+    pair: Pair,
     mean: Tensor,
     var: Tensor,
 ) -> Moments:
@@ -64,7 +68,7 @@ def smooth_moments(
             v * (f1 * f1 + v * (0.5 * f2 * f2 + f1 * f3)),
         )
 
-    def quadrature(m: Tensor, v: Tensor) -> Moments:
+    def at_once(m: Tensor, v: Tensor) -> Moments:
         nodes, weights = tensors(rule, m)
         centre, _ = pair(m)
         values, slopes = pair(m.unsqueeze(-1) + v.sqrt().unsqueeze(-1) * nodes)
@@ -74,6 +78,32 @@ def smooth_moments(
             centre + first, slopes @ weights, differences.square() @ weights - first * first
         )
 
+    def quadrature(m: Tensor, v: Tensor) -> Moments:
+        if not untracked(m, v):
+            return at_once(m, v)
+        return Moments(*evaluate(_by_node(pair, rule), (m, v), (), at_once))
+
     return piecewise(
         var < threshold**2, expansion, quadrature, mean, var, safe=((0.0, 0.0), (0.0, 1.0))
     )
+
+
+@functools.cache
+def _by_node(pair: Pair, rule: Rule) -> Callable[..., tuple[Tensor, ...]]:
+    """The quadrature one node after the other, for a compiled loop: nothing is larger than the input."""
+
+    def quadrature(m: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        std = v.sqrt()
+        centre, _ = pair(m)
+        first = second = gain = torch.zeros_like(m)
+        for node, weight in rule:
+            value, slope = pair(m + std * node)
+            difference = value - centre
+            first = first + weight * difference
+            second = second + weight * difference * difference
+            gain = gain + weight * slope
+        return centre + first, gain, second - first * first
+
+    quadrature.__name__ = pair.__name__  # what it is called when compiled
+    quadrature.__module__ = pair.__module__
+    return quadrature
