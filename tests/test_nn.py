@@ -12,6 +12,8 @@ from scipy.integrate import quad
 from torch import Tensor, nn
 
 import uaprop as ua
+from uaprop.numerics import logistic
+from uaprop.numerics.log_loss import expected_softplus
 
 from .oracles import brute_force
 
@@ -257,3 +259,29 @@ def test_gradcheck_of_the_losses() -> None:
         assert torch.autograd.gradcheck(lambda m, v, f=loss: f((m, v), target), (mean, var))
         sigmoid = ua.nn.UASigmoid(approximation)
         assert torch.autograd.gradcheck(lambda m, v, f=sigmoid: f((m, v)), (mean, var))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_expected_softplus_has_all_digits_and_its_gradients(dtype: torch.dtype) -> None:
+    """Against the moments of softplus and their derivatives, which are checked against mpmath."""
+    mean = torch.cat([torch.linspace(-60, 60, 61), torch.tensor([-1e4, 1e4])]).to(dtype)
+    var = torch.cat([torch.zeros(1), torch.logspace(-12, 6, 37)]).to(dtype)
+    mean, var = (t.clone().requires_grad_() for t in torch.meshgrid(mean, var, indexing="ij"))
+    rtol = {torch.float32: 3e-6, torch.float64: 2e-13}[dtype]
+    value, gain, _ = logistic.softplus(mean, var)
+    found = expected_softplus(mean, var)
+    torch.testing.assert_close(found[:, 1:], value[:, 1:], rtol=rtol, atol=1e-37)
+    # without variance the moments are torch's own values, which are x itself from 20 on
+    torch.testing.assert_close(found[:, 0], value[:, 0], rtol=1e-9, atol=1e-37)
+    weight = torch.rand(mean.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    by_mean, by_var = torch.autograd.grad((weight * found).sum(), (mean, var), create_graph=True)
+    torch.testing.assert_close(by_mean, weight * gain, rtol=rtol, atol=1e-37)
+    bend = logistic.sigmoid(mean, var).gain
+    torch.testing.assert_close(by_var, 0.5 * weight * bend, rtol=3 * rtol, atol=1e-37)
+
+
+def test_expected_softplus_twice_differentiated() -> None:
+    mean = torch.linspace(-3, 3, 7, dtype=torch.float64).requires_grad_()
+    var = torch.linspace(0.1, 4, 7, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(expected_softplus, (mean, var))
+    assert torch.autograd.gradgradcheck(expected_softplus, (mean, var))

@@ -78,9 +78,9 @@ def spread(kind: Linear, mean: Tensor) -> Tensor | Postponed:
     Returns:
         A tensor; or what it is to be computed from.
     """
-    if kind.scaling is not None and untracked(mean):
+    if kind.scaling is not None:
         waiting = kind.inputs[0].cov.waiting
-        if waiting is not None:
+        if waiting is not None and untracked(mean):
             found: Tensor = waiting.times(kind.scaling())
             return found
     variances = [x.cov.var for x in kind.inputs]

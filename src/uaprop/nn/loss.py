@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..numerics.logistic import softplus
+from ..numerics.log_loss import expected_softplus
 from ..numerics.report import softplus_mean
 from .pairs import as_gaussian
 
@@ -73,7 +73,7 @@ class UABCELoss(nn.Module):
         mean, var = x.loc, x.cov.var
         target = target.to(mean.dtype)
         if self.approximation == "exact":
-            log_loss = softplus(-mean, var).mean
+            log_loss = expected_softplus(-mean, var)
         else:
             log_loss = softplus_mean(-mean, var)
         if self.pos_weight is not None:

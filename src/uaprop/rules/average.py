@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -81,7 +82,14 @@ def _register_avg_pool(operation: Callable[..., Tensor], dims: int) -> None:
         def total(x: Tensor) -> Tensor:
             return operation(x, kernel_size, stride, padding, ceil_mode, True, 1)
 
-        return _average(input, dims, pool, total)
+        if ceil_mode or any(per_dim(padding, dims)):
+            return _average(input, dims, pool, total)
+        divisor = divisor_override or math.prod(per_dim(kernel_size, dims))  # of all windows
+
+        def squared(v: Tensor) -> Tensor:
+            return operation(v, kernel_size, stride, 0, False, True, divisor * divisor)
+
+        return Linear((input,), affine=pool, linear=pool, squared=squared)
 
     avg_pool.__name__ = operation.__name__
 
