@@ -107,7 +107,8 @@ def test_vector_maps_are_close(case: Case) -> None:
     if case.name in ("max_pool1d", "softmax-two"):
         agrees(case.call, x)
         return
-    y, truth = run(case.call, x), ua.propagate(case.call, x, method="samples", samples=COUNT)
+    few = 20_000  # a standard error of 0.007 deviations, where 0.04 are allowed
+    y, truth = run(case.call, x), ua.propagate(case.call, x, method="samples", samples=few)
     error = (y.covariance() - truth.covariance()).norm() / truth.covariance().norm()
     assert error < (0.1 if "softmax" in case.rule else 0.2)
     assert ((y.loc - truth.loc).abs() / truth.std).max() < max(0.04, case.tolerance)
