@@ -52,7 +52,7 @@ def _narrow(mean: Tensor, var: Tensor) -> Moments:
     nodes, weights = tensors(_RULES[mean.dtype], mean)
     x = mean.unsqueeze(-1) + var.sqrt().unsqueeze(-1) * nodes
     s = torch.sigmoid(x)
-    value = F.softplus(x, threshold=40)  # torch takes x itself from 20 on, which float64 would notice
+    value = F.softplus(x, threshold=40)  # torch takes x itself from 20 on: too early for float64
     return Moments(value @ weights, s @ weights, (s * torch.sigmoid(-x)) @ weights)
 
 
