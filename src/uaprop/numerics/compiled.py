@@ -31,12 +31,15 @@ from torch import Tensor
 
 from .turns import one_at_a_time
 
-__all__ = ["Program", "fused", "program", "worked"]
+__all__ = ["COMPILED", "Program", "fused", "looped", "program"]
 
 Function = Callable[..., Sequence[Tensor]]
 Program = Callable[[list[Tensor]], list[Tensor]]
 _Key = tuple[Function, torch.dtype, str]
 log = logging.getLogger("uaprop")
+
+COMPILED = (torch.float32, torch.float64)
+"""The dtypes that loops are compiled for."""
 
 _PAYS = 2**28  # elements, some seconds of work without it
 _loaded: dict[_Key, Program] = {}
@@ -91,10 +94,19 @@ def program(function: Function, dtype: torch.dtype, takes: str) -> Program | Non
     return _find(function, dtype, takes, mode is True)
 
 
-def worked(function: Function, dtype: torch.dtype, takes: str, count: int) -> None:
-    """Note that a function has been evaluated for so many elements without its program."""
-    key = (function, dtype, takes)
-    _work[key] = _work.get(key, 0) + count
+def looped(function: Function, takes: str, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+    """The function's :func:`program` on contiguous tensors.
+
+    Returns:
+        Its results; None if there is none, and the first tensor's elements are noted as work without it.
+    """
+    first = tensors[0]
+    run = program(function, first.dtype, takes)
+    if run is not None:
+        return run(list(tensors))
+    key = (function, first.dtype, takes)
+    _work[key] = _work.get(key, 0) + first.numel()
+    return None
 
 
 def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> Program | None:

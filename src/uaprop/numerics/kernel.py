@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .compiled import program, worked
+from .compiled import COMPILED, looped
 from .moments import HALF, Moments, in_memory, untracked
 
 __all__ = ["Kernel", "elementwise"]
@@ -173,8 +173,8 @@ def evaluate(
         What the function returns, of the tensors' shape, and laid out in memory like the first.
     """
     first = tensors[0]
-    shape, dtype = first.shape, first.dtype
-    if first.numel() == 0 or dtype not in (torch.float32, torch.float64):
+    shape = first.shape
+    if first.numel() == 0 or first.dtype not in COMPILED:
         found: Sequence[Tensor] = (values or function)(*tensors, *numbers)
         return found
     if not _is_dense(first):
@@ -185,11 +185,8 @@ def evaluate(
         extra = [_number(n, first) for n in numbers]
         takes += "".join("v" if n.ndim else "n" for n in extra)
         flat += extra
-    run = program(function, dtype, takes)
-    if run is not None:
-        results: Sequence[Tensor] = run(flat)
-    else:
-        worked(function, dtype, takes, first.numel())
+    results: Sequence[Tensor] | None = looped(function, takes, flat)
+    if results is None:
         results = _in_pieces(values or function, flat, len(tensors), numbers)
     if len(shape) == 1:
         return results

@@ -129,15 +129,8 @@ def _kinked_values(
 
 def _relu(mean: Tensor, var: Tensor) -> Moments:
     """:func:`_kinked` with fewer steps, for the slopes 0 and 1: ``n² + 2nΔQ`` is 0 or ``1 - 2Q``."""
-    positive = mean > 0
-    std, t = _distance(mean, var, positive)
-    tail, first, second = partial_moments(t)
-    surplus = torch.where(positive, 1 - 2 * tail, 0)
-    return Moments(
-        torch.where(positive, mean, 0) + std * first,
-        tail + surplus,
-        (second - first * first + surplus) * var.clamp_min(0),
-    )
+    level, spread, tail = _relu_kept(mean, var)
+    return Moments(level, tail + torch.where(mean > 0, 1 - 2 * tail, 0), spread)
 
 
 def _relu_kept(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compiled import program, worked
+from .compiled import COMPILED, looped
 from .kernel import elementwise
 from .moments import in_memory
 
@@ -94,14 +94,11 @@ def _run(
 ) -> list[Tensor] | None:
     """The function's compiled loop on contiguous tensors, if there is one."""
     stack = tensors[0]
-    if stack.dtype not in (torch.float32, torch.float64) or stack.numel() == 0:
+    if stack.dtype not in COMPILED or stack.numel() == 0:
         return None
     if len(stack) < 2 or not in_memory(*tensors):
         return None
-    run = program(function, stack.dtype, takes)
-    if run is None:
-        worked(function, stack.dtype, takes, stack.numel())
-        return None
     shapes = {"s": (len(stack), -1), "i": (-1,), "v": (-1,)}
     flat = [t.reshape(shapes[kind]).contiguous() for kind, t in zip(takes, tensors, strict=True)]
-    return [t.view(shape) for t in run(flat)]
+    found = looped(function, takes, flat)
+    return None if found is None else [t.view(shape) for t in found]

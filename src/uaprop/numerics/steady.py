@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .compiled import program, worked
+from .compiled import COMPILED, looped
 
 __all__ = ["Statistics", "normalised", "statistics"]
 
@@ -203,18 +203,11 @@ def _looped(function: Callable[..., Any], takes: str, *rows: Tensor) -> Sequence
     first = rows[0]
     stacks = [x for x, kind in zip(rows, takes, strict=True) if kind == "s"]
     plain = torch.is_grad_enabled() and any(x.requires_grad for x in rows)
-    fits = first.shape[1] >= _SHORT and len(first) > 1 and first.dtype in _COMPILED
-    found: Sequence[Tensor] | None = None
+    fits = first.shape[1] >= _SHORT and len(first) > 1 and first.dtype in COMPILED
+    found = None
     if fits and not plain and all(x.is_contiguous() for x in stacks):
-        run = program(function, first.dtype, takes)
-        if run is None:
-            worked(function, first.dtype, takes, first.numel())
-        else:
-            found = run(list(rows))
+        found = looped(function, takes, rows)
     return function(*rows) if found is None else found
-
-
-_COMPILED = (torch.float32, torch.float64)
 
 
 def _is_in_rows(tensor: Tensor) -> bool:

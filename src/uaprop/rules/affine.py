@@ -13,9 +13,14 @@ from .contract import product
 from .repeated import convolve_repeated
 
 
-def _by_channel(bias: Any, dims: int) -> Any:
-    """A random bias, to be added to a convolution in so many dimensions."""
-    return bias.view(-1, *[1] * dims)
+def _convolution(
+    function: Callable[..., Any], input: Any, weight: Any, bias: Any, by_channel: bool = False
+) -> Any:
+    """Any convolution: random input, random weights, or both; a random bias is added."""
+    if isinstance(bias, Random):
+        offset: Any = bias
+        return function(input, weight, None) + offset.view(-1, *[1] * (weight.ndim - 2))
+    return product(function, input, weight, bias, by_channel)
 
 
 def _register_convolution(operation: Callable[..., Any]) -> None:
@@ -37,9 +42,7 @@ def _register_convolution(operation: Callable[..., Any]) -> None:
         def function(x: Any, w: Any, b: Any) -> Any:
             return operation(x, w, b, stride, padding, dilation, groups)
 
-        if isinstance(bias, Random):
-            return function(input, weight, None) + _by_channel(bias, weight.ndim - 2)
-        return product(function, input, weight, bias, by_channel=input.ndim == weight.ndim)
+        return _convolution(function, input, weight, bias, input.ndim == weight.ndim)
 
     convolution.__name__ = operation.__name__
 
@@ -59,9 +62,7 @@ def _register_transpose(operation: Callable[..., Any]) -> None:
         def function(x: Any, w: Any, b: Any) -> Any:
             return operation(x, w, b, stride, padding, output_padding, groups, dilation)
 
-        if isinstance(bias, Random):
-            return function(input, weight, None) + _by_channel(bias, weight.ndim - 2)
-        return product(function, input, weight, bias)
+        return _convolution(function, input, weight, bias)
 
     transposed.__name__ = operation.__name__
 

@@ -142,9 +142,10 @@ def batch_norm(
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         found = None
         if _are_values(mean, var):
-            given = known is not None and var is input.cov.var
-            with torch.no_grad():
-                these = known if given and known is not None else statistics(mean, var)
+            these = known if var is input.cov.var else None
+            if these is None:
+                with torch.no_grad():
+                    these = statistics(mean, var)
             found = normalised(mean, var, these, weight, bias, eps)
         return kind.moments(mean, var) if found is None else found
 
