@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import uaprop as ua
-from uaprop.covariance import Ensemble, Factors, Sources
+from uaprop.covariance import Factors, Sources
+from uaprop.covariance.ensemble import Ensemble
 from uaprop.methods.propagate import METHODS
 
 from .cases import CASES, Case, constant

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import uaprop as ua
+from uaprop.methods.propagate import METHODS
 
 ADDED = """
 import sys, torch
@@ -24,9 +25,9 @@ def added() -> set[str]:
     return set(done.stdout.split())
 
 
-def test_nothing_but_the_library_and_safetensors_is_added(added: set[str]) -> None:
+def test_nothing_but_the_library_is_added(added: set[str]) -> None:
     packages = {name.partition(".")[0] for name in added} - sys.stdlib_module_names
-    assert packages == {"uaprop", "safetensors"}
+    assert packages == {"uaprop"}
 
 
 def test_no_part_of_torch_is_loaded_that_torch_does_without(added: set[str]) -> None:
@@ -36,7 +37,8 @@ def test_no_part_of_torch_is_loaded_that_torch_does_without(added: set[str]) -> 
 def test_what_only_some_programs_need_is_left_out(added: set[str]) -> None:
     assert "uaprop.methods.propagate" in added
     parts = {name.split(".")[1] for name in added if name.count(".")}
-    assert not parts & {"check", "cli", "demo", "plot"}
+    assert not parts & {"check", "cli", "demo", "deploy", "plot"}
+    assert not {f"uaprop.methods.{name}" for name in METHODS} & added
 
 
 def test_and_there_once_it_is_asked_for() -> None:

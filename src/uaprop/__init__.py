@@ -5,13 +5,14 @@
 >>> torch.nn.Linear(4, 2)(x)  # doctest: +SKIP
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import kinds, nn, pytrees  # noqa: F401, pytrees registers Gaussians with torch
 from .dispatch.extend import rule
 from .errors import UnsupportedOperation
 from .gaussian import Gaussian
-from .methods import Calibration, calibrate, propagate
+from .methods import propagate
 from .numerics.compiled import fused
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .check.flip import flip_probability
     from .deploy.export import export
     from .deploy.module import as_module
+    from .methods.calibration import Calibration, calibrate
 
 __version__ = "0.1.0"
 
@@ -41,17 +43,22 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {
+    "Calibration": "methods.calibration",
+    "as_module": "deploy.module",
+    "calibrate": "methods.calibration",
+    "compare": "check.compare",
+    "coverage": "check.coverage",
+    "export": "deploy.export",
+    "flip_probability": "check.flip",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """What checks an answer or ships a model, imported when first asked for: most programs only propagate."""
-    if name in ("as_module", "export"):
-        from . import deploy
-
-        return getattr(deploy, name)
-    if name not in ("compare", "coverage", "flip_probability"):
+    """What fits or checks an answer or ships a model, imported when first asked for: most programs do not."""
+    if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import check
-
-    return getattr(check, name)
+    return getattr(import_module(f".{_ELSEWHERE[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

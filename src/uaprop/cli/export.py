@@ -13,7 +13,7 @@ from torch import Tensor
 from ..deploy import as_module, export
 from ..deploy.export import SUFFIXES
 from ..deploy.module import TRACEABLE
-from ..methods import Calibration
+from ..methods.calibration import Calibration
 from .targets import load, sizes
 
 __all__ = ["run"]

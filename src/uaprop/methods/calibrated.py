@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..covariance import Calibrated, Diagonal
+from ..covariance import Diagonal
+from ..covariance.calibrated import Calibrated
 from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
 from ..numerics.precision import variances_in

@@ -18,8 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..covariance import Calibrated, Fitting
-from ..covariance.calibrated import channelwise
+from ..covariance.calibrated import Calibrated, Fitting, channelwise
 from ..gaussian import Gaussian
 from ..numerics.chance import mixed, seeded
 from ..numerics.turns import one_at_a_time

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..covariance import Ensemble
+from ..covariance.ensemble import Ensemble
 from ..gaussian import Gaussian
 from ..numerics.chance import mixed, seeded
 from .arguments import Arguments

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -12,32 +13,42 @@ from torch.export import ExportedProgram
 from ..dispatch.watch import Watch
 from ..numerics.autocast import outside_autocast
 from ..numerics.turns import one_at_a_time
-from .adjoint import adjoint
 from .arguments import Arguments
-from .auto import auto
-from .calibrated import calibrated
-from .diagonal import diagonal
 from .entrance import either_way, with_notes
-from .full import full
-from .hybrid import hybrid
-from .linear import linear
-from .samples import samples
-from .sketch import sketch
 from .transforms import refuse_transforms
 
 __all__ = ["METHODS", "carried", "check_options", "propagate"]
 
-METHODS: Mapping[str, Callable[..., Any]] = {
-    "auto": auto,
-    "diagonal": diagonal,
-    "calibrated": calibrated,
-    "linear": linear,
-    "sketch": sketch,
-    "adjoint": adjoint,
-    "hybrid": hybrid,
-    "full": full,
-    "samples": samples,
-}
+
+class _Methods(Mapping[str, Callable[..., Any]]):
+    """The methods by name; each one's file is imported when it is first asked for."""
+
+    _names = (
+        "auto",
+        "diagonal",
+        "calibrated",
+        "linear",
+        "sketch",
+        "adjoint",
+        "hybrid",
+        "full",
+        "samples",
+    )
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        found: Callable[..., Any] = getattr(import_module(f".{name}", __package__), name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+METHODS = _Methods()
 
 
 def propagate(
