@@ -169,6 +169,16 @@ def test_inductor_agrees_with_eager() -> None:
     assert_agree(torch.compile(module, fullgraph=True)(MEAN, VAR), module(MEAN, VAR))
 
 
+def test_compiled_it_takes_plain_tensors() -> None:
+    x = ua.Gaussian(MEAN, VAR)
+    module = ua.as_module(nn.Linear(4, 3).eval().requires_grad_(False))
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match=r"give x\.mean\.clone\(\) and x\.var\.clone\(\)"):
+        compiled(x.mean, x.var)
+    torch._dynamo.reset()
+    assert_agree(compiled(x.mean.clone(), x.var.clone()), module(x.mean, x.var))
+
+
 def test_compiled_it_follows_weights_and_modes_and_has_gradients() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).eval()
     module = ua.as_module(model)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 
 import uaprop as ua
 from uaprop.covariance import Diagonal
@@ -175,3 +177,68 @@ def test_it_is_for_one_thread_and_ends() -> None:
         with postponing():
             assert model[0](x).cov.waiting is not None
         assert model[0](x).cov.waiting is None
+
+
+def compiled_operations(
+    model: nn.Module, x: ua.Gaussian
+) -> tuple[tuple[Tensor, Tensor], list[str]]:
+    """What a compiled diagonal pass answers, and the operations that are left for Inductor."""
+    torch._dynamo.reset()
+    seen: list[str] = []
+
+    def graph(module: torch.fx.GraphModule, _: Any) -> Any:
+        seen.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
+        return make_boxed_func(module.forward)
+
+    backend = aot_autograd(fw_compiler=graph)
+    run = torch.compile(ua.as_module(model, "diagonal"), fullgraph=True, backend=backend)
+    return run(x.loc, x.cov.var), seen
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "stride": 2}, {"bias": False}], ids=str)
+def test_compiled_the_mean_is_folded_too(dims: int, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, x = conv_norm(dims, **options), noisy(2, 4, *[9] * dims)
+    with torch.no_grad():
+        (mean, var), seen = compiled_operations(model, x)
+        plain = model(x)
+    torch.testing.assert_close(mean, plain.loc, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(var, plain.var, rtol=1e-10, atol=0)
+    assert sum("conv" in name for name in seen) == 2
+    assert not any("batch_norm" in name for name in seen)
+
+
+def test_compiled_with_gradients_or_few_digits_nothing_is_folded() -> None:
+    torch.manual_seed(0)
+    model, x = conv_norm(2), noisy(2, 4, 8, 8)
+    model[0].requires_grad_(False)
+    (_, var), seen = compiled_operations(model, x)
+    assert any("batch_norm" in name for name in seen)
+    var.sum().backward()
+    expected = torch.autograd.grad(model(x).var.sum(), model[1].weight)[0]
+    torch.testing.assert_close(model[1].weight.grad, expected)
+    model, x = model.bfloat16(), ua.Gaussian(x.loc.bfloat16(), x.var.bfloat16())
+    with torch.no_grad():
+        _, seen = compiled_operations(model, x)
+    assert any("batch_norm" in name for name in seen)
+
+
+def test_compiled_a_convolution_that_is_asked_twice() -> None:
+    torch.manual_seed(0)
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = conv_norm(2)
+
+        def forward(self, x: Any) -> Any:
+            y = self.inner[0](x)
+            return self.inner[1](y) + y
+
+    model, x = Twice(), noisy(2, 4, 8, 8)
+    with torch.no_grad():
+        (mean, var), _ = compiled_operations(model, x)
+        plain = model(x)
+    torch.testing.assert_close(mean, plain.loc, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(var, plain.var, rtol=1e-10, atol=0)

@@ -42,13 +42,13 @@ def test_partial_moments_against_mpmath(moments: Any, dtype: torch.dtype) -> Non
 
 
 @both_ways
-@pytest.mark.parametrize(("dtype", "end"), [(torch.float64, 37.6), (torch.float32, 13.0)])
+@pytest.mark.parametrize(("dtype", "end"), [(torch.float64, 37.3), (torch.float32, 12.6)])
 def test_partial_moments_fall_to_zero(moments: Any, dtype: torch.dtype, end: float) -> None:
     beyond = torch.tensor([end, end + 1, 1e10, math.inf], dtype=dtype)
     assert all((value == 0).all() for value in moments(beyond))
     before = moments(torch.linspace(0, end - 0.1, 200, dtype=dtype))
     assert all((value > 0).all() and (value.diff() < 0).all() for value in before)
-    assert before[0][-1] < 4 * torch.finfo(dtype).tiny
+    assert torch.finfo(dtype).tiny < before[2][-1] < 1000 * torch.finfo(dtype).tiny
     assert all(value.isnan().all() for value in moments(torch.tensor([math.nan], dtype=dtype)))
 
 

@@ -84,10 +84,11 @@ class Linear:
         squared: ``A`` with every coefficient squared, on variances of independent elements.
         increasing: whether every output element increases with its own input element and depends on no
             other, and in the same way all over a channel.
-        scaling: of a map that multiplies each channel by a number, the squares of these, ``(channels,)``.
+        scaling: of a map that multiplies each channel by a number and adds one, these, ``(channels,)`` each.
         weight: the constant that the coefficients are elements of.
         rescaled: as ``squared``, and then each channel multiplied by a number, ``(channels,)``, for
             less than that takes by itself.
+        folded: as ``affine``, and then each channel multiplied by one number and another added.
     """
 
     inputs: tuple[Random, ...]
@@ -95,9 +96,10 @@ class Linear:
     linear: Callable[..., Tensor]
     squared: Callable[..., Tensor]
     increasing: bool = False
-    scaling: Callable[[], Tensor] | None = None
+    scaling: Callable[[], tuple[Tensor, Tensor]] | None = None
     weight: Tensor | None = None
     rescaled: Callable[[Tensor, Tensor], Tensor] | None = None
+    folded: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
 
 @dataclass(slots=True, eq=False)

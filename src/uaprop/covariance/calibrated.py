@@ -17,7 +17,7 @@ from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Random, S
 from .base import Covariance, Result
 from .diagonal import Diagonal
 from .ensemble import Ensemble
-from .postponed import Postponed, spread
+from .postponed import Postponed, passed
 
 __all__ = ["Calibrated", "Fitting", "Tally", "channelwise"]
 
@@ -69,8 +69,8 @@ class Calibrated(Diagonal):
     @classmethod
     def linear(cls, kind: Linear) -> Result:
         """As for independent elements."""
-        mean = kind.affine(*[x.loc for x in kind.inputs])
-        return mean, cls(spread(kind, mean), kind.inputs[0].cov.tally)
+        mean, var = passed(kind)
+        return mean, cls(var, kind.inputs[0].cov.tally)
 
     @classmethod
     def select(cls, kind: Select) -> Any:

@@ -17,7 +17,7 @@ from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
 from ..numerics.kernel import Kernel
 from ..numerics.moments import root
 from .base import Covariance, Result, per_batch_element, rearranged
-from .postponed import Postponed, spread
+from .postponed import Postponed, passed
 
 __all__ = ["Diagonal"]
 
@@ -65,8 +65,8 @@ class Diagonal(Covariance):
     @classmethod
     def linear(cls, kind: Linear) -> Result:
         """``Var(Σ a_i x_i) = Σ a_i² v_i``."""
-        mean = kind.affine(*[x.loc for x in kind.inputs])
-        return mean, cls(spread(kind, mean))
+        mean, var = passed(kind)
+        return mean, cls(var)
 
     @classmethod
     def select(cls, kind: Select) -> Any:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..kinds import Linear
 from ..numerics.autocast import outside_autocast
-from ..numerics.moments import untracked
+from ..numerics.moments import HALF, is_for_inductor, untracked
 
-__all__ = ["Postponed", "postponing", "spread"]
+__all__ = ["Postponed", "passed", "postponing"]
 
 
 class _Here(threading.local):
@@ -41,14 +41,17 @@ def postponing() -> Iterator[None]:
 class Postponed:
     """The variances of a linear map's output, still to be computed, without gradients."""
 
-    __slots__ = ("_given", "_kind", "_versions")
+    __slots__ = ("_given", "_kind", "_mean", "_versions")
 
-    def __init__(self, kind: Linear, given: Tensor) -> None:
+    def __init__(self, kind: Linear, mean: Tensor, var: Tensor) -> None:
         self._kind = kind
-        self._given = given
+        self._mean = mean
+        self._given = var
         self._versions = self._now()
 
     def _now(self) -> list[int | None]:
+        if torch.compiler.is_compiling():  # where nothing is written to in place
+            return []
         tensors = (self._given, self._kind.weight)
         return [None if t is None or t.is_inference() else t._version for t in tensors]
 
@@ -62,6 +65,13 @@ class Postponed:
         assert rescaled is not None
         return self._computed(lambda var: rescaled(var, factor))
 
+    def folded(self, factor: Tensor, shift: Tensor) -> Tensor:
+        """The mean, each channel multiplied by its factor and shifted."""
+        folded = self._kind.folded
+        assert folded is not None
+        with torch.no_grad():
+            return folded(self._mean, factor, shift)
+
     def _computed(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         if self._versions != self._now():
             raise RuntimeError(
@@ -72,18 +82,34 @@ class Postponed:
             return function(self._given)
 
 
-def spread(kind: Linear, mean: Tensor) -> Tensor | Postponed:
-    """The variances of a linear map's output, whose mean is given; now or later.
+def _is_foldable(*tensors: Tensor) -> bool:
+    """Under ``torch.compile``, and in a dtype with digits to spare."""
+    return is_for_inductor(*tensors) and not any(t.dtype in HALF for t in tensors)
+
+
+def passed(kind: Linear) -> tuple[Tensor, Tensor | Postponed]:
+    """Mean and variances of a linear map's output; these now or later.
+
+    Under ``torch.compile`` the mean of a batch norm behind a convolution is that of a convolution, too:
+    Inductor would take the root of the norm's variance for every element. Nobody needs the convolution
+    without the norm then, and it is left out of the program.
 
     Returns:
-        A tensor; or what it is to be computed from.
+        A tensor; and another, or what it is to be computed from.
     """
-    if kind.scaling is not None:
-        waiting = kind.inputs[0].cov.waiting
-        if waiting is not None and untracked(mean):
-            found: Tensor = waiting.times(kind.scaling())
-            return found
+    first = kind.inputs[0]
+    waiting = None if kind.scaling is None else first.cov.waiting
+    if waiting is not None and kind.scaling is not None:
+        factor, shift = kind.scaling()
+        if _is_foldable(first.loc, factor, shift):
+            return waiting.folded(factor, shift), waiting.times(factor.square())
+        mean = kind.affine(first.loc)
+        if untracked(mean):
+            return mean, waiting.times(factor.square())
+    else:
+        mean = kind.affine(*[x.loc for x in kind.inputs])
     variances = [x.cov.var for x in kind.inputs]
-    if kind.rescaled is not None and _here.postponing and untracked(mean, *variances):
-        return Postponed(kind, variances[0])
-    return kind.squared(*variances)
+    waits = kind.rescaled is not None and _here.postponing
+    if waits and (untracked(mean, *variances) or _is_foldable(mean, *variances)):
+        return mean, Postponed(kind, first.loc, variances[0])
+    return mean, kind.squared(*variances)

@@ -19,6 +19,7 @@ from ..methods.arguments import Arguments, is_gaussian
 from ..methods.calibrated import check_calibration
 from ..methods.propagate import METHODS, carried, check_options
 from ..numerics.constants import Constants
+from ..statistic import Statistic
 
 __all__ = ["TRACEABLE", "AsModule", "as_module"]
 
@@ -110,10 +111,16 @@ class AsModule(nn.Module):
             UnsupportedOperation: if an operation has no rule; or, while tracing, if the method or the
                 model cannot be traced.
             RuntimeError: if it is exported in training mode.
+            TypeError: if a compiled module is given what is no plain tensor.
         """
         if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
             from .traced import traced  # here: torch._dynamo takes seconds to import
 
+            if isinstance(mean, Statistic) or isinstance(var, Statistic):
+                raise TypeError(
+                    "compiled programs take plain tensors, and x.mean and x.var of a Gaussian are more; "
+                    "give x.mean.clone() and x.var.clone()"
+                )
             modes = [module.training for module in self.modules()]  # so that a change is noticed
             return traced(self, modes, mean, var, args, kwargs)
         return self.run(mean, var, args, kwargs)

@@ -16,6 +16,7 @@ __all__ = [
     "folded",
     "in_chunks",
     "in_memory",
+    "is_for_inductor",
     "is_transformed",
     "piecewise",
     "reflected",
@@ -143,6 +144,15 @@ def untracked(*tensors: Tensor) -> bool:
     """
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     return not recorded and in_memory(*tensors)
+
+
+def is_for_inductor(*tensors: Tensor) -> bool:
+    """Whether ``torch.compile`` is recording these, without gradients and for this process."""
+    return (
+        torch.compiler.is_compiling()
+        and not torch.compiler.is_exporting()
+        and not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+    )
 
 
 def piecewise(

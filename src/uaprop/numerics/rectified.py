@@ -31,7 +31,7 @@ from torch import Tensor
 
 from .kernel import Kernel
 from .moments import Moments, standard, working_precision
-from .tails import end_of, partial_moments, partial_moments_of_values
+from .tails import beyond, beyond_of_values, end_of
 
 __all__ = ["absolute", "clamp_max", "clamp_min", "kinked", "leaky", "relu"]
 
@@ -44,15 +44,15 @@ def _distance(mean: Tensor, var: Tensor, positive: Tensor) -> tuple[Tensor, Tens
     some = var > 0
     std = torch.where(some, var, 1).sqrt()
     away = torch.where(positive, mean, -mean)
-    far = ~some | (away > end * std)
-    return torch.where(some, std, 0), torch.where(far, end, away / torch.where(far, 1, std))
+    t = torch.minimum(away, end * std) / std
+    return torch.where(some, std, 0), torch.where(some, t, end)
 
 
 def _kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tensor) -> Moments:
     """Slope ``left`` for negative ``x``, slope ``right`` for positive ``x``."""
     positive = mean > 0
     std, t = _distance(mean, var, positive)
-    tail, first, second = partial_moments(t)
+    tail, first, spread = beyond(t)
     # as tensors: torch.where would take two numbers for float32
     left = torch.as_tensor(left, dtype=mean.dtype, device=mean.device)
     right = torch.as_tensor(right, dtype=mean.dtype, device=mean.device)
@@ -61,8 +61,7 @@ def _kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tens
     return Moments(
         near * mean + (right - left) * std * first,
         near + jump * tail,
-        var.clamp_min(0)
-        * (near * near + 2 * near * jump * tail + jump * jump * (second - first * first)),
+        var.clamp_min(0) * (near * near + 2 * near * jump * tail + jump * jump * spread),
     )
 
 
@@ -77,7 +76,7 @@ def _kinked_gradient(
 ) -> tuple[Tensor, Tensor]:
     positive = mean > 0
     std, t = _distance(mean, var, positive)
-    tail, first, _ = partial_moments(t)
+    tail, first, _ = beyond(t)
     some = torch.where(var > 0, var, 1)
     density = torch.where(first > 0, torch.exp(-0.5 * t * t) / _SQRT_2PI, 0) * some.rsqrt()
     short = std * first  # the smaller one of M and N
@@ -106,8 +105,7 @@ def _beyond(mean: Tensor, var: Tensor, on_right: Callable[..., Tensor]) -> tuple
     std = torch.threshold(var, 0.0, 0.0).sqrt_()
     # not 0/0: at zero variance t is infinite
     t = mean.abs().add_(torch.finfo(mean.dtype).tiny).div_(std)
-    tail, first, second = partial_moments_of_values(t)
-    return std, tail, first, second.addcmul_(first, first, value=-1), on_right(mean, 0, out=t)
+    return std, *beyond_of_values(t), on_right(mean, 0, out=t)
 
 
 def _kinked_values(
@@ -137,11 +135,10 @@ def _relu_kept(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
     """Mean and variance of :func:`_relu`, and ``Q(t)``."""
     positive = mean > 0
     std, t = _distance(mean, var, positive)
-    tail, first, second = partial_moments(t)
+    tail, first, spread = beyond(t)
     level = torch.where(positive, mean, 0) + std * first
     surplus = torch.where(positive, 1 - 2 * tail, 0)
-    spread = (second - first * first + surplus) * var.clamp_min(0)
-    return level, spread, tail
+    return level, (spread + surplus) * var.clamp_min(0), tail
 
 
 def _relu_slopes(
@@ -186,11 +183,11 @@ def _clamp_min(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
     """A ReLU moved to ``bound``; like torch's clamp it has the slope 1 there."""
     above = mean >= bound
     std, t = _distance(mean - bound, var, above)
-    tail, first, second = partial_moments(t)
+    tail, first, spread = beyond(t)
     return Moments(
         torch.where(above, mean, bound).to(mean.dtype) + std * first,
         torch.where(above, 1 - tail, tail),
-        var.clamp_min(0) * (torch.where(above, 1 - 2 * tail, 0) + second - first * first),
+        var.clamp_min(0) * (torch.where(above, 1 - 2 * tail, 0) + spread),
     )
 
 

@@ -7,10 +7,9 @@ of positive numbers, so each is as accurate, relatively, as ``r`` and the densit
 
 ``r(t)`` falls from ``√(π/2)`` like ``2/t``, as ``s = √(t² + k) - t`` does, and ``r/s`` is nearly constant: a
 polynomial in ``s`` of a low degree. Its coefficients minimise the largest relative error over ``0 ≤ t ≤ end``
-(Remez' algorithm in 60 digits, with the exact ``r`` by mpmath); ``k`` was chosen by trial
-among the squares, so that ``s`` is exact at zero.
-Beyond ``end`` all three moments are subnormal numbers and taken for zero: arithmetic with subnormal
-numbers is many times slower.
+(Remez' algorithm in 60 digits, with the exact ``r`` by mpmath, up to 13 and to 37.6); ``k`` was chosen by
+trial among the squares, so that ``s`` is exact at zero. Beyond ``end`` the second moment is a subnormal
+number, and all three are taken for zero: arithmetic with subnormal numbers is many times slower.
 """
 
 from __future__ import annotations
@@ -22,7 +21,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["end_of", "partial_moments", "partial_moments_of_values"]
+__all__ = [
+    "beyond",
+    "beyond_of_values",
+    "end_of",
+    "partial_moments",
+    "partial_moments_of_values",
+]
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 _NEARLY = 0.999  # of the way to the end, where the tail is cut off
@@ -37,7 +42,7 @@ class _Fit(NamedTuple):
 _FITS = {
     # largest relative error 1.8e-8
     torch.float32: _Fit(
-        13.0,
+        12.6,
         16.0,
         (
             0.2500004134,
@@ -53,7 +58,7 @@ _FITS = {
     ),
     # largest relative error 1e-16
     torch.float64: _Fit(
-        37.6,
+        37.3,
         25.0,
         (
             0.16000000000058225,
@@ -93,8 +98,25 @@ def partial_moments(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Returns:
         Three tensors of ``t``'s shape.
     """
+    tail, first, ratio = _parts(t.clamp(0, end_of(t.dtype)))
+    return tail, first, ratio * first
+
+
+def beyond(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``I_0``, ``I_1`` and ``I_2 - I_1²``, the variance of what is beyond; for ``t`` from zero to the end.
+
+    The square would be a subnormal number long before the others are.
+
+    Returns:
+        Three tensors of ``t``'s shape.
+    """
+    tail, first, ratio = _parts(t)
+    return tail, first, first * (ratio - first)
+
+
+def _parts(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``I_0``, ``I_1`` and ``r``."""
     end, k, coefficients = _FITS[t.dtype]
-    t = t.clamp(0, end)
     s = (t * t + k).sqrt() - t
     ratio = s * coefficients[-1] + coefficients[-2]
     for coefficient in coefficients[-3::-1]:
@@ -104,11 +126,22 @@ def partial_moments(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     density = torch.where(t < _NEARLY * end, density, 0)
     tail = t + ratio
     first = density / (t * tail * _SQRT_2PI + _SQRT_2PI)
-    return tail * first, first, ratio * first
+    return tail * first, first, ratio
 
 
 def partial_moments_of_values(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same without gradients and with few allocations; ``t`` is left as it is."""
+    """:func:`partial_moments` without gradients and with few allocations; ``t`` is left as it is."""
+    tail, first, ratio = _parts_of_values(t)
+    return tail, first, ratio.mul_(first)
+
+
+def beyond_of_values(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`beyond` without gradients and with few allocations; ``t`` may be infinite."""
+    tail, first, ratio = _parts_of_values(t)
+    return tail, first, ratio.sub_(first).mul_(first)
+
+
+def _parts_of_values(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     end, _, coefficients = _FITS[t.dtype]
     # numbers as tensors: torch.addcmul adds them for free
     square, zero, scale, second, *rest = _numbers(t.dtype)
@@ -122,7 +155,7 @@ def partial_moments_of_values(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     torch.threshold_(density, math.exp(-0.5 * (_NEARLY * end) ** 2), 0.0)
     tail = t + ratio
     first = density.div_(torch.addcmul(scale, t, tail, value=_SQRT_2PI, out=t))
-    return tail.mul_(first), first, ratio.mul_(first)
+    return tail.mul_(first), first, ratio
 
 
 @functools.cache

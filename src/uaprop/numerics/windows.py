@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from .largest import largest
 from .maximum import Marginal, tournament
-from .moments import untracked
+from .moments import is_for_inductor, untracked
 
 __all__ = ["Pooling", "Windows", "largest_in_windows"]
 
@@ -37,6 +38,25 @@ class Windows(NamedTuple):
         starts = (k * self.dilation for k in range(self.kernel))
         cuts = [(..., slice(k, k + span, self.stride), *[slice(None)] * behind) for k in starts]
         return [0, 0] * behind + [self.padding, after], cuts
+
+    def elements(self, size: int) -> Iterator[tuple[Any, list[int]]]:
+        """For each element of a window its cut through all windows that it is inside of, and the rest."""
+        behind = -self.dim - 1
+        for k in range(self.kernel):
+            offset = self.padding - k * self.dilation  # to the left of where the windows begin
+            before = min(self.out, max(0, -(-offset // self.stride)))
+            after = self.out - max(before, min(self.out, (size - 1 + offset) // self.stride + 1))
+            begin = before * self.stride - offset
+            end = begin + max(0, (self.out - before - after - 1) * self.stride + 1)
+            cut = (..., slice(begin, end, self.stride), *[slice(None)] * behind)
+            yield cut, [0, 0] * behind + [before, after]
+
+    def cut(self, start: int, end: int) -> tuple[slice, Windows]:
+        """The elements that some of the windows are over, and those windows over these alone."""
+        low = start * self.stride - self.padding
+        high = (end - 1) * self.stride - self.padding + self.dilation * (self.kernel - 1) + 1
+        part = self._replace(out=end - start, padding=max(0, -low))
+        return slice(max(0, low), max(0, high)), part
 
 
 class Pooling(NamedTuple):
@@ -76,40 +96,76 @@ def largest_in_windows(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
         Mean and variance, ``(…, *outputs)``.
     """
     dims = len(pooling.kernel)
-    if mean.ndim > dims and _is_for_inductor(mean, var):
+    if mean.ndim > dims and mean.device.type == "cpu" and is_for_inductor(mean, var):
         found: Marginal = torch.ops.uaprop.largest_in_windows(mean, var, *pooling)
         return found
-    if mean.ndim <= dims or not untracked(mean, var) or mean.numel() <= _PIECE:
-        return _largest(mean, var, pooling, pooling.windows(mean.shape))
-    return _by_piece(mean, var, pooling)
+    values = untracked(mean, var)
+    if values and mean.ndim > dims:
+        centre, spread = _of_values(mean, var, pooling)
+    else:
+        centre, spread = _largest(mean, var, pooling.windows(mean.shape))
+    lost = centre <= _OUTSIDE  # nothing but minus infinity
+    if values and not bool(lost.any()):
+        return centre, spread
+    return torch.where(lost, pooling.plain(mean), centre), spread
 
 
-def _by_piece(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
-    """Some planes (images of one channel) at a time, which spares the memory that all would need."""
-    dims = len(pooling.kernel)
-    lead, area = mean.shape[:-dims], mean.shape[-dims:]
-    means, variances = mean.reshape(-1, *area), var.reshape(-1, *area)
-    windows = pooling.windows(area)
-    outs = [w.out for w in windows]
-    centre, spread = mean.new_empty((*lead, *outs)), mean.new_empty((*lead, *outs))
-    planes = max(1, _PIECE // area.numel())
-    for start in range(0, len(means), planes):
-        piece = slice(start, start + planes)
-        found = _largest(means[piece], variances[piece], pooling, windows)
-        for whole, part in zip((centre, spread), found, strict=True):
-            whole.view(-1, *outs)[piece] = part
+def _of_values(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
+    """A piece at a time, into place and in the order that the elements have in memory."""
+    windows = pooling.windows(mean.shape)
+    dims = len(windows)
+    sizes, outs = mean.shape[-dims:], [w.out for w in windows]
+    if dims == 2 and _has_channels_last(mean):
+        order = (0, 2, 3, 1)
+        shape = (mean.shape[0], *outs, mean.shape[1])
+        windows = [w._replace(dim=w.dim - 1) for w in windows]
+        centre, spread = _by_piece(mean.permute(order), var.permute(order), windows, shape)
+        return centre.permute(0, 3, 1, 2), spread.permute(0, 3, 1, 2)
+    lead = mean.shape[:-dims]
+    planes, places = (t.reshape(-1, *sizes) for t in (mean, var))
+    shape = (math.prod(lead), *outs)
+    centre, spread = _by_piece(planes, places, windows, shape)
+    return centre.view(*lead, *outs), spread.view(*lead, *outs)
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    return (
+        tensor.ndim == 4
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+        and not tensor.is_contiguous()
+    )
+
+
+def _by_piece(mean: Tensor, var: Tensor, windows: list[Windows], shape: Sequence[int]) -> Marginal:
+    """Some planes, or some rows of a plane, at a time: what fits into the cache.
+
+    Args:
+        mean: ``(planes, rows, …)``; the first windows are over rows.
+        var: the same.
+        windows: along each dimension.
+        shape: of the result.
+
+    Returns:
+        Mean and variance, contiguous.
+    """
+    centre, spread = mean.new_empty(shape), mean.new_empty(shape)
+    first, *others = windows
+    width = max(1, math.prod(mean.shape[2:]))
+    count = max(1, _PIECE // (width * mean.shape[1]))
+    height = first.out if count > 1 else max(1, _PIECE // (width * first.stride))
+    for plane in range(0, shape[0], count):
+        planes = slice(plane, plane + count)
+        for row in range(0, first.out, height):
+            rows, part = first.cut(row, min(row + height, first.out))
+            found = _largest(mean[planes, rows], var[planes, rows], [part, *others])
+            centre[planes, row : row + height], spread[planes, row : row + height] = found
     return centre, spread
 
 
-def _largest(mean: Tensor, var: Tensor, pooling: Pooling, windows: list[Windows]) -> Marginal:
+def _largest(mean: Tensor, var: Tensor, windows: list[Windows]) -> Marginal:
     working = torch.promote_types(mean.dtype, torch.float32)
-    marginal = mean.to(working).clamp_min(_OUTSIDE), var.to(working)
-    centre, spread = _pooled(marginal, windows)
-    centre, spread = centre.to(mean.dtype), spread.to(mean.dtype)
-    lost = centre <= _OUTSIDE  # nothing but minus infinity
-    if untracked(mean, var) and not bool(lost.any()):
-        return centre, spread
-    return torch.where(lost, pooling.plain(mean), centre), spread
+    centre, spread = _pooled((mean.to(working).clamp_min(_OUTSIDE), var.to(working)), windows)
+    return centre.to(mean.dtype), spread.to(mean.dtype)
 
 
 def _pooled(marginal: Marginal, windows: list[Windows]) -> Marginal:
@@ -136,9 +192,13 @@ def _pooled(marginal: Marginal, windows: list[Windows]) -> Marginal:
 def _entrants(marginal: Marginal, windows: Windows) -> list[Marginal]:
     """For each element of a window mean and variance in all windows."""
     mean, var = marginal
-    where, cuts = windows.places(mean.shape[windows.dim])
-    mean, var = F.pad(mean, where, value=_OUTSIDE), F.pad(var, where)
-    return [(mean[cut], var[cut]) for cut in cuts]
+    found = []
+    for cut, where in windows.elements(mean.shape[windows.dim]):
+        m, v = mean[cut], var[cut]
+        if any(where):
+            m, v = F.pad(m, where, value=_OUTSIDE), F.pad(v, where)
+        found.append((m, v))
+    return found
 
 
 # ------------------------------------------------------------------ under torch.compile
@@ -147,31 +207,32 @@ def _entrants(marginal: Marginal, windows: Windows) -> list[Marginal]:
 # it does not look into. Programs that leave the process, and gradients, have the formulas.
 
 
-def _is_for_inductor(mean: Tensor, var: Tensor) -> bool:
-    return (
-        torch.compiler.is_compiling()
-        and not torch.compiler.is_exporting()
-        and mean.device.type == "cpu"
-        and not (torch.is_grad_enabled() and (mean.requires_grad or var.requires_grad))
-    )
-
-
 _library = torch.library.Library("uaprop", "DEF")
 _library.define(
     "largest_in_windows(Tensor mean, Tensor var, int[] kernel, int[] stride, int[] padding, "
-    "int[] dilation, bool ceil_mode) -> (Tensor, Tensor)"
+    "int[] dilation, bool ceil_mode) -> (Tensor, Tensor)",
+    tags=(torch.Tag.flexible_layout,),
 )
 
 
+def _layout(mean: Tensor, kernel: Sequence[int]) -> torch.memory_format:
+    """What Inductor's convolutions of pictures have, before and after."""
+    pictures = mean.ndim == 4 and len(kernel) == 2
+    return torch.channels_last if pictures else torch.contiguous_format
+
+
 def _opaque(mean: Tensor, var: Tensor, *pooling: Any) -> Marginal:
-    centre, spread = largest_in_windows(mean.contiguous(), var.contiguous(), Pooling(*pooling))
-    own = torch.contiguous_format  # memory of their own, and laid out as was promised
-    return centre.clone(memory_format=own), spread.clone(memory_format=own)
+    layout = _layout(mean, pooling[0])
+    mean, var = (t.contiguous(memory_format=layout) for t in (mean, var))
+    centre, spread = largest_in_windows(mean, var, Pooling(*pooling))
+    return centre.contiguous(memory_format=layout), spread.contiguous(memory_format=layout)
 
 
 def _promised(mean: Tensor, var: Tensor, *pooling: Any) -> Marginal:
     shape = Pooling(*pooling).plain(mean).shape
-    return mean.new_empty(shape), mean.new_empty(shape)
+    layout = _layout(mean, pooling[0])
+    empty = torch.empty(shape, dtype=mean.dtype, device=mean.device, memory_format=layout)
+    return empty, torch.empty_like(empty)
 
 
 _library.impl("largest_in_windows", _opaque, "CPU")

@@ -48,7 +48,7 @@ def _fixed(
         linear=lambda x: _times(x, derived(_scale, var, weight, numbers=numbers)),
         squared=lambda v: _times(v, derived(_squared_scale, var, weight, numbers=numbers)),
         increasing=increasing,
-        scaling=lambda: derived(_squared_scale, var, weight, numbers=numbers).view(-1),
+        scaling=lambda: derived(_scale_and_shift, mean, var, weight, bias, numbers=(eps,)),
     )
 
 
@@ -60,6 +60,14 @@ def _scale(var: Tensor, weight: Any, eps: float, dims: int) -> Tensor:
 
 def _squared_scale(var: Tensor, weight: Any, eps: float, dims: int) -> Tensor:
     return _scale(var, weight, eps, dims).square()
+
+
+def _scale_and_shift(
+    mean: Tensor, var: Tensor, weight: Any, bias: Any, eps: float
+) -> tuple[Tensor, Tensor]:
+    scale = _scale(var, weight, eps, 2)
+    shift = -mean * scale
+    return scale, shift if bias is None else shift + bias
 
 
 def _times(x: Tensor, factor: Tensor) -> Tensor:

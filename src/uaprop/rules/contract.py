@@ -50,6 +50,9 @@ def product(
         if by_channel:
             kind.weight = right
             kind.rescaled = lambda v, factor: _rescaled(function, v, right, factor)
+            kind.folded = lambda x, factor, shift: _folded(
+                function, x, right, offset, factor, shift
+            )
         return kind
     if isinstance(right, Random):
         return Linear(
@@ -79,11 +82,27 @@ def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bo
 def _rescaled(function: Callable[..., Any], var: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """The map with its weights squared and each row of them scaled, or the result: what is smaller."""
     scale = scale.to(var.dtype)
-    if reduced(var) is None and var.dtype != torch.float16 and weight.numel() <= var.numel():
+    smaller = torch.compiler.is_compiling() or weight.numel() <= var.numel()
+    if smaller and reduced(var) is None and var.dtype != torch.float16:
         square = derived(_square, weight)
         return function(var, square * scale.view(-1, *[1] * (weight.ndim - 1)), None)
     result = _squared(function, var, weight, False)
     return result.mul_(scale.view(-1, *[1] * (result.ndim - 2)))
+
+
+def _folded(
+    function: Callable[..., Any],
+    x: Tensor,
+    weight: Tensor,
+    offset: Any,
+    scale: Tensor,
+    shift: Tensor,
+) -> Tensor:
+    """The map with each row of its weights scaled, and another offset."""
+    shift = shift if offset is None else shift + offset * scale
+    weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
+    result: Tensor = function(x, weight.to(x.dtype), shift.to(x.dtype))
+    return result
 
 
 def _square(factor: Tensor, low: torch.dtype | None = None) -> Tensor:
