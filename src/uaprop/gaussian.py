@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -256,16 +257,19 @@ class Gaussian(Explained, Operators, Handle):
             """Every other method of a tensor, see below."""
 
 
-def _method(name: str) -> Callable[..., Any]:
-    """A method of a tensor, through the rules."""
+class _Method(str):
+    """A method of a tensor, through the rules. There are hundreds, so each is no more than a name."""
 
-    def method(self: Gaussian, *args: Any, **kwargs: Any) -> Any:
-        # looked up here: in a closure torch.compile does not know torch's methods written in Python
-        operation = getattr(Tensor, name)
-        return apply(operation, (self, *args), kwargs, Gaussian.from_covariance)
+    __slots__ = ()
 
-    method.__name__ = name
-    return method
+    def __get__(self, value: Gaussian | None, owner: type | None = None) -> Callable[..., Any]:
+        operands = () if value is None else (value,)
+        return functools.partial(_called, str(self), *operands)
+
+
+def _called(name: str, *args: Any, **kwargs: Any) -> Any:
+    # looked up here: torch.compile does not know torch's methods written in Python elsewhere
+    return apply(getattr(Tensor, name), args, kwargs, Gaussian.from_covariance)
 
 
 def _metadata(name: str) -> property:
@@ -277,7 +281,7 @@ def _metadata(name: str) -> property:
 for _name in dir(Tensor):
     _is_method = callable(getattr(Tensor, _name)) and not _name.startswith("__")
     if _is_method and not hasattr(Gaussian, _name):
-        setattr(Gaussian, _name, _method(_name))
+        setattr(Gaussian, _name, _Method(_name))
 for _name in (
     *("is_cpu", "is_meta", "is_mps", "is_nested", "is_quantized", "is_sparse", "is_xpu"),
     "itemsize",
