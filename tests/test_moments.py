@@ -219,6 +219,26 @@ def test_both_ways_of_choosing_a_formula_agree(name: str, monkeypatch: pytest.Mo
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-300)
 
 
+@every_function
+def test_few_elements_among_many_of_another_region(name: str) -> None:
+    """A formula that gets nearly all elements gets all: values, gradients and broadcast variances stay."""
+    function = FUNCTIONS[name]
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(4, 60, generator=generator, dtype=torch.float64)
+    for usual, rare in ((0.01, 30.0), (30.0, 0.01)):
+        var = torch.full((60,), usual, dtype=torch.float64)
+        var[17] = rare
+        given = [t.clone().requires_grad_() for t in (mean, var)]
+        found = function(*given)
+        slopes = torch.autograd.grad(sum(t.sum() for t in found), given)
+        single = [mean.clone().requires_grad_(), var.clone().requires_grad_()]
+        columns = [function(single[0][:, i], single[1][i].expand(4)) for i in range(60)]
+        apart = [torch.stack(parts, 1) for parts in zip(*columns, strict=True)]
+        expected = torch.autograd.grad(sum(t.sum() for t in apart), single)
+        torch.testing.assert_close(list(found), apart, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(slopes, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_oracle_table_is_reproducible() -> None:
     """Random entries of the stored table, computed again by mpmath."""
     rng = random.Random(0)

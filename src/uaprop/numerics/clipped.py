@@ -11,12 +11,13 @@ centre. Three regions, because each of the three formulas cancels in the other t
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
-from .kernel import elementwise
+from .kernel import Kernel
 from .moments import Moments, folded, piecewise, standard, working_precision
 from .normal import pdf, upper_partial_moments
 from .quadrature import legendre, tensors
@@ -25,33 +26,34 @@ __all__ = ["clamp", "hardsigmoid"]
 
 _RULE = legendre(20)
 _SQRT_HALF = math.sqrt(0.5)
+_SAFE = (0.0, 1e10), (0.0, 0.0)
 
 
 @working_precision
 def clamp(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) -> Moments:
     """``min(max(x, low), high)``; bounds are numbers or tensors that broadcast to ``mean``."""
+    if not isinstance(low, Tensor) and not isinstance(high, Tensor):
+        low = min(low, high)  # torch lets the upper bound win
+        return piecewise(
+            var > ((high - low) / 2) ** 2,
+            functools.partial(_wide_noise, low=low, high=high),
+            lambda mean, var: _NARROW(mean, var, low, high),
+            mean,
+            var,
+            safe=_SAFE,
+            whole=True,
+        )
     lower = torch.as_tensor(low, dtype=mean.dtype, device=mean.device)
     upper = torch.as_tensor(high, dtype=mean.dtype, device=mean.device)
-    lower = torch.minimum(lower, upper)  # torch lets the upper bound win
+    lower = torch.minimum(lower, upper)
     mean, var, lower, upper = torch.broadcast_tensors(mean, var, lower, upper)
     noisy = var > ((upper - lower) / 2) ** 2
-    return piecewise(
-        noisy,
-        _wide_noise,
-        _narrow_noise_in_a_loop,
-        mean,
-        var,
-        lower,
-        upper,
-        safe=((0.0, 1e10), (0.0, 0.0)),
-    )
+    bounds = mean, var, lower, upper
+    return piecewise(noisy, _wide_noise, _NARROW, *bounds, safe=_SAFE, whole=True)
 
 
-def _narrow_noise_in_a_loop(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
-    return Moments(*elementwise(_narrow_noise, mean, var, low, high))
-
-
-def _narrow_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
+def _narrow_noise(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) -> Moments:
+    low, high = (torch.as_tensor(x, dtype=mean.dtype, device=mean.device) for x in (low, high))
     std, _ = standard(mean, var)
     right = mean > low / 2 + high / 2
     outside = torch.where(right, mean - high, low - mean)  # distance beyond the nearer edge
@@ -77,7 +79,11 @@ def _narrow_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Momen
     )
 
 
-def _wide_noise(mean: Tensor, var: Tensor, low: Tensor, high: Tensor) -> Moments:
+_NARROW = Kernel(_narrow_noise)
+
+
+def _wide_noise(mean: Tensor, var: Tensor, low: float | Tensor, high: float | Tensor) -> Moments:
+    low, high = (torch.as_tensor(x, dtype=mean.dtype, device=mean.device) for x in (low, high))
     width, std = high - low, var.sqrt()
     offset = mean - low / 2 - high / 2
     right = offset > 0

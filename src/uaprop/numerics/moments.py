@@ -43,6 +43,7 @@ class Moments(NamedTuple):
 MomentFunction = Callable[..., Moments]
 HALF = (torch.float16, torch.bfloat16)
 _CHUNK = 2**13  # elements
+_RARE = 8  # one in so many is few
 
 
 def working_precision(function: MomentFunction) -> MomentFunction:
@@ -163,6 +164,7 @@ def piecewise(
     var: Tensor,
     *bounds: Tensor,
     safe: tuple[tuple[float, float], tuple[float, float]],
+    whole: bool = False,
 ) -> Moments:
     """Two formulas, each for its own region: ``here`` where ``condition`` holds.
 
@@ -171,18 +173,31 @@ def piecewise(
     from, each fed the harmless ``safe`` point ``(mean, var)`` outside its region, so that neither
     values nor gradients from there can leak in. ``bounds`` are further arguments, of the mean's shape.
 
+    In eager mode a formula for nearly all elements gets all of them, with ``safe`` in place of the few
+    others: to pick out most elements takes longer than most formulas. Both get them in chunks, but for
+    ``elsewhere`` if it takes them as a ``whole``.
+
     Returns:
         The moments, of the mean's shape.
     """
     if _lazily(mean, var):
+        if not mean.shape == var.shape == condition.shape:
+            condition, mean, var, *bounds = torch.broadcast_tensors(condition, mean, var, *bounds)
         arguments = (mean, var, *bounds)
-        if bool(condition.all()):
-            return in_chunks(here, *arguments)
-        if not bool(condition.any()):
-            return in_chunks(elsewhere, *arguments)
+        inner = functools.partial(in_chunks, here)
+        outer = elsewhere if whole else functools.partial(in_chunks, elsewhere)
+        few, size = int(torch.count_nonzero(condition)), condition.numel()
+        if few == size:
+            return inner(*arguments)
+        if few == 0:
+            return outer(*arguments)
         other = ~condition
-        inside = in_chunks(here, *(t[condition] for t in arguments))
-        outside = in_chunks(elsewhere, *(t[other] for t in arguments))
+        if _RARE * few <= size:
+            return _mostly(outer, inner, condition, safe[1], *arguments)
+        if _RARE * (size - few) <= size:
+            return _mostly(inner, outer, other, safe[0], *arguments)
+        inside = inner(*(t[condition] for t in arguments))
+        outside = outer(*(t[other] for t in arguments))
         return Moments(
             *(
                 torch.zeros_like(mean).masked_scatter(condition, a).masked_scatter(other, b)
@@ -195,6 +210,28 @@ def piecewise(
         torch.where(condition, m_out, mean), torch.where(condition, v_out, var), *bounds
     )
     return Moments(*(torch.where(condition, a, b) for a, b in zip(inside, outside, strict=True)))
+
+
+def _mostly(
+    usual: MomentFunction,
+    rare: MomentFunction,
+    rarely: Tensor,
+    safe: tuple[float, float],
+    mean: Tensor,
+    var: Tensor,
+    *bounds: Tensor,
+) -> Moments:
+    """One formula everywhere, and another at the few places that ``rarely`` marks."""
+    places = rarely.reshape(-1).nonzero().squeeze(1)
+    found = rare(*(t.reshape(-1)[places] for t in (mean, var, *bounds)))
+    m, v = safe
+    whole = usual(torch.where(rarely, m, mean), torch.where(rarely, v, var), *bounds)
+    return Moments(
+        *(
+            a.reshape(-1).index_copy(0, places, b).view(mean.shape)
+            for a, b in zip(whole, found, strict=True)
+        )
+    )
 
 
 def in_chunks(function: MomentFunction, *arguments: Tensor, size: int = _CHUNK) -> Moments:
