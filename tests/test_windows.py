@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from uaprop.numerics import windows
-from uaprop.numerics.maximum import tournament
+from uaprop.numerics.maximum import larger, tournament
 from uaprop.numerics.windows import Pooling, largest_in_windows
 
 POOLINGS = {
@@ -89,3 +89,15 @@ def test_gradients_take_the_same_way() -> None:
     pooling = Pooling(*POOLINGS["wide padding"])
     mean, var = (t.requires_grad_() for t in given(1, 2, 5, 4))
     assert torch.autograd.gradcheck(lambda m, v: largest_in_windows(m, v, pooling), (mean, var))
+
+
+def test_the_larger_of_two_with_and_without_gradients() -> None:
+    mean, var = given(2, 500)
+    var = var**6  # some of them narrow
+    var[0, :20] = var[1, 10:30] = 0
+    values = larger((mean[0], var[0]), (mean[1], var[1]))
+    mean.requires_grad_()
+    tracked = larger((mean[0], var[0]), (mean[1], var[1]))
+    assert tracked[0].requires_grad
+    for value, other in zip(values, tracked, strict=True):
+        torch.testing.assert_close(value, other.detach(), rtol=1e-12, atol=1e-15)

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from .kernel import elementwise
-from .moments import Moments, folded
-from .rectified import relu
+from .moments import Moments, folded, untracked
+from .rectified import distance, relu
+from .tails import beyond
 
 __all__ = ["Marginal", "larger", "sharp_union", "tournament"]
 
@@ -44,11 +45,19 @@ def sharp_union(
 
 
 def _larger(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> Marginal:
-    return sharp_union(relu, (mean_a, var_a), (mean_b, var_b))
+    """:func:`sharp_union` with ReLU, in fewer steps."""
+    high = mean_a >= mean_b
+    var = var_a + var_b
+    std, t = distance(mean_a - mean_b, var, high)
+    tail, first, spread = beyond(t)
+    mean_h, var_h = torch.where(high, mean_a, mean_b), torch.where(high, var_a, var_b)
+    return mean_h + std * first, (var_h * (1 - 2 * tail) + var * spread).clamp_min(0)
 
 
 def larger(a: Marginal, b: Marginal) -> Marginal:
     """Mean and variance of the larger of two independent Gaussians."""
+    if not untracked(*a, *b):
+        return sharp_union(relu, a, b)  # which knows its gradient
     mean, var = elementwise(_larger, *a, *b)
     return mean, var
 

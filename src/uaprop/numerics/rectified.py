@@ -33,12 +33,12 @@ from .kernel import Kernel
 from .moments import Moments, standard, working_precision
 from .tails import beyond, beyond_of_values, end_of
 
-__all__ = ["absolute", "clamp_max", "clamp_min", "kinked", "leaky", "relu"]
+__all__ = ["absolute", "clamp_max", "clamp_min", "distance", "kinked", "leaky", "relu"]
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 
 
-def _distance(mean: Tensor, var: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+def distance(mean: Tensor, var: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
     """``σ`` and ``t = |m|/σ``, at most where the tail is empty; neither has infinite gradients."""
     end = end_of(mean.dtype)
     some = var > 0
@@ -51,7 +51,7 @@ def _distance(mean: Tensor, var: Tensor, positive: Tensor) -> tuple[Tensor, Tens
 def _kinked(mean: Tensor, var: Tensor, left: float | Tensor, right: float | Tensor) -> Moments:
     """Slope ``left`` for negative ``x``, slope ``right`` for positive ``x``."""
     positive = mean > 0
-    std, t = _distance(mean, var, positive)
+    std, t = distance(mean, var, positive)
     tail, first, spread = beyond(t)
     # as tensors: torch.where would take two numbers for float32
     left = torch.as_tensor(left, dtype=mean.dtype, device=mean.device)
@@ -75,7 +75,7 @@ def _kinked_gradient(
     right: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     positive = mean > 0
-    std, t = _distance(mean, var, positive)
+    std, t = distance(mean, var, positive)
     tail, first, _ = beyond(t)
     some = torch.where(var > 0, var, 1)
     density = torch.where(first > 0, torch.exp(-0.5 * t * t) / _SQRT_2PI, 0) * some.rsqrt()
@@ -134,7 +134,7 @@ def _relu(mean: Tensor, var: Tensor) -> Moments:
 def _relu_kept(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
     """Mean and variance of :func:`_relu`, and ``Q(t)``."""
     positive = mean > 0
-    std, t = _distance(mean, var, positive)
+    std, t = distance(mean, var, positive)
     tail, first, spread = beyond(t)
     level = torch.where(positive, mean, 0) + std * first
     surplus = torch.where(positive, 1 - 2 * tail, 0)
@@ -152,7 +152,7 @@ def _relu_slopes(
 ) -> tuple[Tensor, Tensor]:
     """The gradient of mean and variance, given ``M = E[x₊]`` and ``Q(t)``."""
     positive = mean > 0
-    _, t = _distance(mean, var, positive)
+    _, t = distance(mean, var, positive)
     inverse = torch.where(var > 0, var, 1).rsqrt()
     density = torch.where(tail > 0, torch.exp(-0.5 * t * t) / _SQRT_2PI, 0) * inverse
     chance, other = torch.where(positive, 1 - tail, tail), torch.where(positive, tail, 1 - tail)
@@ -182,7 +182,7 @@ def _relu_values(mean: Tensor, var: Tensor) -> Moments:
 def _clamp_min(mean: Tensor, var: Tensor, bound: float | Tensor) -> Moments:
     """A ReLU moved to ``bound``; like torch's clamp it has the slope 1 there."""
     above = mean >= bound
-    std, t = _distance(mean - bound, var, above)
+    std, t = distance(mean - bound, var, above)
     tail, first, spread = beyond(t)
     return Moments(
         torch.where(above, mean, bound).to(mean.dtype) + std * first,
