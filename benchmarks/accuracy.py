@@ -70,6 +70,7 @@ def main() -> None:
     if unknown := set(options.names) - set(subjects()):
         parser.error(f"no network {', '.join(unknown)}; there are {', '.join(subjects())}")
     torch.set_num_threads(1)
+    ua.fused(True)  # whoever runs a model often has the kernels
     path = TRIAL if options.quick else RESULTS
     if not hasattr(ua, "calibrate"):
         console.print("uaprop has no calibrate: the calibrated method is left out")

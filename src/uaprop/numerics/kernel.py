@@ -89,8 +89,7 @@ class Kernel:
             return [t.to(dtype) for t in wide]
         bounds = [n for n in numbers if isinstance(n, Tensor)]
         if bounds or mean.shape != var.shape:  # a bound can have more elements than what it clamps
-            shape = torch.broadcast_shapes(mean.shape, var.shape, *(n.shape for n in bounds))
-            mean, var = mean.expand(shape), var.expand(shape)
+            mean, var, *_ = torch.broadcast_tensors(mean, var, *bounds)
         tensors = [mean, var, *bounds]
         if not in_memory(*tensors) or var.dtype != dtype:
             return way.formula(mean, var, *numbers)
