@@ -42,7 +42,7 @@ def ratios(quick: bool) -> dict[str, Any]:
         rows += sketches(digits_cnn(), "digits CNN", digits_images()[0], 1, budget / 6)
         bfloat16 = half_precision(model, x, budget / 6)
     rows += memory(batch, size, runs=1 if quick else 3)
-    rows += training(budget / 4)
+    rows += training(budget / 2)
     for row in rows:
         row["met"] = judged(row)
     return {"rows": rows, "bfloat16": bfloat16}

@@ -17,7 +17,7 @@ from .moments import is_for_inductor, untracked
 __all__ = ["Pooling", "Windows", "largest_in_windows"]
 
 _OUTSIDE = -1e30  # torch pads a maximum with minus infinity; this loses as well, and subtracts
-_PIECE = 2**18  # elements of a piece that stays in the cache
+_PIECE = 2**20  # elements at a time: few enough to spare memory, and enough for all threads
 
 
 class Windows(NamedTuple):
@@ -137,7 +137,7 @@ def _has_channels_last(tensor: Tensor) -> bool:
 
 
 def _by_piece(mean: Tensor, var: Tensor, windows: list[Windows], shape: Sequence[int]) -> Marginal:
-    """Some planes, or some rows of a plane, at a time: what fits into the cache.
+    """Some planes, or some rows of a plane, at a time: to spare memory.
 
     Args:
         mean: ``(planes, rows, …)``; the first windows are over rows.
