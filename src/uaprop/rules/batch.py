@@ -26,12 +26,13 @@ def _fixed(
     """Statistics that are given: a factor and an offset for each channel."""
     numbers = eps, input.ndim
 
+    def scaling() -> tuple[Tensor, Tensor]:
+        return derived(_scale_and_shift, mean, var, weight, bias, numbers=(eps,))
+
     def function(x: Tensor) -> Tensor:
         traced = torch.compiler.is_compiling()
         if not traced and is_batchedtensor(x):  # torch's own is slow under vmap
-            factor = derived(_scale, var, weight, numbers=numbers)
-            shift = -mean.view(factor.shape) * factor
-            shift = shift if bias is None else shift + bias.view(factor.shape)
+            factor, shift = (t.view(-1, *[1] * (input.ndim - 2)) for t in scaling())
             return torch.addcmul(shift, x, factor).to(x.dtype)
         y = F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
         if y.requires_grad and not traced:
@@ -48,7 +49,7 @@ def _fixed(
         linear=lambda x: _times(x, derived(_scale, var, weight, numbers=numbers)),
         squared=lambda v: _times(v, derived(_squared_scale, var, weight, numbers=numbers)),
         increasing=increasing,
-        scaling=lambda: derived(_scale_and_shift, mean, var, weight, bias, numbers=(eps,)),
+        scaling=scaling,
     )
 
 
