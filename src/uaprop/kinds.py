@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ __all__ = [
     "Linear",
     "Noise",
     "Random",
+    "Rows",
     "Select",
     "plain",
 ]
@@ -73,6 +74,22 @@ def plain(value: Any) -> Any:
     return value.loc if isinstance(value, Random) else value
 
 
+class Rows(Protocol):
+    """A linear map whose every channel has a row of coefficients, and so takes a factor at no cost.
+
+    Attributes:
+        weight: the constant that the coefficients are elements of.
+    """
+
+    weight: Tensor
+
+    def rescaled(self, var: Tensor, factor: Tensor | None) -> Tensor:
+        """``Linear.squared`` of variances, and then each channel multiplied by a number ``(channels,)``."""
+
+    def folded(self, x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+        """``Linear.affine``, and then each channel multiplied by one number and another added."""
+
+
 @dataclass(slots=True, eq=False)
 class Linear:
     """``y = A(x₁, x₂, …) + b``.
@@ -85,10 +102,7 @@ class Linear:
         increasing: whether every output element increases with its own input element and depends on no
             other, and in the same way all over a channel.
         scaling: of a map that multiplies each channel by a number and adds one, these, ``(channels,)`` each.
-        weight: the constant that the coefficients are elements of.
-        rescaled: as ``squared``, and then each channel multiplied by a number, ``(channels,)``, for
-            less than that takes by itself.
-        folded: as ``affine``, and then each channel multiplied by one number and another added.
+        rows: of a map with coefficients of its own for each channel, the map with others instead.
     """
 
     inputs: tuple[Random, ...]
@@ -97,9 +111,7 @@ class Linear:
     squared: Callable[..., Tensor]
     increasing: bool = False
     scaling: Callable[[], tuple[Tensor, Tensor]] | None = None
-    weight: Tensor | None = None
-    rescaled: Callable[[Tensor, Tensor], Tensor] | None = None
-    folded: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    rows: Rows | None = None
 
 
 @dataclass(slots=True, eq=False)

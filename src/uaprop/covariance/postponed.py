@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from ..kinds import Linear
+from ..kinds import Linear, Rows
 from ..numerics.autocast import outside_autocast
 from ..numerics.moments import HALF, is_for_inductor, untracked
 
@@ -41,10 +41,10 @@ def postponing() -> Iterator[None]:
 class Postponed:
     """The variances of a linear map's output, still to be computed, without gradients."""
 
-    __slots__ = ("_given", "_kind", "_mean", "_versions")
+    __slots__ = ("_given", "_mean", "_rows", "_versions")
 
-    def __init__(self, kind: Linear, mean: Tensor, var: Tensor) -> None:
-        self._kind = kind
+    def __init__(self, rows: Rows, mean: Tensor, var: Tensor) -> None:
+        self._rows = rows
         self._mean = mean
         self._given = var
         self._versions = self._now()
@@ -52,34 +52,30 @@ class Postponed:
     def _now(self) -> list[int | None]:
         if torch.compiler.is_compiling():  # where nothing is written to in place
             return []
-        tensors = (self._given, self._kind.weight)
-        return [None if t is None or t.is_inference() else t._version for t in tensors]
+        tensors = (self._given, self._rows.weight)
+        return [None if t.is_inference() else t._version for t in tensors]
 
     def value(self) -> Tensor:
         """The variances."""
-        return self._computed(self._kind.squared)
+        return self._computed(None)
 
     def times(self, factor: Tensor) -> Tensor:
         """The variances, each channel multiplied by its factor ``(channels,)``."""
-        rescaled = self._kind.rescaled
-        assert rescaled is not None
-        return self._computed(lambda var: rescaled(var, factor))
+        return self._computed(factor)
 
     def folded(self, factor: Tensor, shift: Tensor) -> Tensor:
         """The mean, each channel multiplied by its factor and shifted."""
-        folded = self._kind.folded
-        assert folded is not None
         with torch.no_grad():
-            return folded(self._mean, factor, shift)
+            return self._rows.folded(self._mean, factor, shift)
 
-    def _computed(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _computed(self, factor: Tensor | None) -> Tensor:
         if self._versions != self._now():
             raise RuntimeError(
                 "a weight or a variance was written to in place between a convolution and the first use "
                 "of the convolution's variances; replace it instead, or ask for y.var before"
             )
         with torch.no_grad(), outside_autocast():
-            return function(self._given)
+            return self._rows.rescaled(self._given, factor)
 
 
 def _is_foldable(*tensors: Tensor) -> bool:
@@ -97,19 +93,22 @@ def passed(kind: Linear) -> tuple[Tensor, Tensor | Postponed]:
     Returns:
         A tensor; and another, or what it is to be computed from.
     """
-    first = kind.inputs[0]
-    waiting = None if kind.scaling is None else first.cov.waiting
-    if waiting is not None and kind.scaling is not None:
+    x, *others = kind.inputs
+    if others:
+        return kind.affine(*[y.loc for y in kind.inputs]), kind.squared(
+            *[y.cov.var for y in kind.inputs]
+        )
+    loc, cov = x.loc, x.cov
+    if kind.scaling is not None and cov.waiting is not None:
         factor, shift = kind.scaling()
-        if _is_foldable(first.loc, factor, shift):
-            return waiting.folded(factor, shift), waiting.times(factor.square())
-        mean = kind.affine(first.loc)
+        if _is_foldable(loc, factor, shift):
+            return cov.waiting.folded(factor, shift), cov.waiting.times(factor.square())
+        mean = kind.affine(loc)
         if untracked(mean):
-            return mean, waiting.times(factor.square())
-    else:
-        mean = kind.affine(*[x.loc for x in kind.inputs])
-    variances = [x.cov.var for x in kind.inputs]
-    waits = kind.rescaled is not None and _here.postponing
-    if waits and (untracked(mean, *variances) or _is_foldable(mean, *variances)):
-        return mean, Postponed(kind, first.loc, variances[0])
-    return mean, kind.squared(*variances)
+            return mean, cov.waiting.times(factor.square())
+        return mean, kind.squared(cov.var)
+    mean, var = kind.affine(loc), cov.var
+    rows = kind.rows if _here.postponing else None
+    if rows is not None and (untracked(mean, var) or _is_foldable(mean, var)):
+        return mean, Postponed(rows, loc, var)
+    return mean, kind.squared(var)

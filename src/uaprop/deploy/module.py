@@ -19,6 +19,7 @@ from ..methods.arguments import Arguments, is_gaussian
 from ..methods.calibrated import check_calibration
 from ..methods.propagate import METHODS, carried, check_options
 from ..numerics.constants import Constants
+from ..numerics.frozen import forget
 from ..statistic import Statistic
 
 __all__ = ["TRACEABLE", "AsModule", "as_module"]
@@ -151,6 +152,7 @@ class AsModule(nn.Module):
     def train(self, mode: bool = True) -> AsModule:
         """Set the mode; what was kept of the weights is forgotten."""
         self._constants.clear()
+        forget(self.parameters())
         return super().train(mode)
 
     def _traced(self, arguments: Arguments) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +37,12 @@ class Constants:
     def clear(self) -> None:
         """Forget everything."""
         self._known.clear()
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """Forget what was computed from these."""
+        numbers = {id(t) for t in tensors}
+        for key in [key for key in self._known if not numbers.isdisjoint(key[1:])]:
+            del self._known[key]
 
     def __len__(self) -> int:
         return len(self._known)

@@ -7,23 +7,25 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from ..kinds import Random
+from ..kinds import Linear, Random
+from ..numerics.frozen import Convolution
 from ..registry import rule
 from .contract import product
 from .repeated import convolve_repeated
+from .rows import Weights
 
 
-def _convolution(
-    function: Callable[..., Any], input: Any, weight: Any, bias: Any, by_channel: bool = False
-) -> Any:
+def _convolution(function: Callable[..., Any], input: Any, weight: Any, bias: Any) -> Any:
     """Any convolution: random input, random weights, or both; a random bias is added."""
     if isinstance(bias, Random):
         offset: Any = bias
         return function(input, weight, None) + offset.view(-1, *[1] * (weight.ndim - 2))
-    return product(function, input, weight, bias, by_channel)
+    return product(function, input, weight, bias)
 
 
 def _register_convolution(operation: Callable[..., Any]) -> None:
+    pictures = operation is F.conv2d
+
     @rule(operation)
     def convolution(
         input: Any,
@@ -42,7 +44,11 @@ def _register_convolution(operation: Callable[..., Any]) -> None:
         def function(x: Any, w: Any, b: Any) -> Any:
             return operation(x, w, b, stride, padding, dilation, groups)
 
-        return _convolution(function, input, weight, bias, input.ndim == weight.ndim)
+        kind = _convolution(function, input, weight, bias)
+        if isinstance(kind, Linear) and kind.inputs[0] is input and input.ndim == weight.ndim:
+            how = Convolution(stride, padding, dilation, groups) if pictures else None
+            kind.rows = Weights(function, weight, bias, how)
+        return kind
 
     convolution.__name__ = operation.__name__
 

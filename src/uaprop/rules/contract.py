@@ -23,13 +23,11 @@ def product(
     left: Any,
     right: Any,
     offset: Any = None,
-    by_channel: bool = False,
 ) -> Any:
     """``function(left, right, offset)``, bilinear in the first two with coefficients 0 and 1.
 
     With one constant operand it is a linear map whose coefficients are that operand's elements, so its
-    squared map is the same with the operand squared. ``by_channel`` says that the second operand has a row
-    of coefficients for each channel of the result.
+    squared map is the same with the operand squared.
 
     Returns:
         A linear or a bilinear kind; the plain value if neither operand is random.
@@ -41,71 +39,41 @@ def product(
                 affine=lambda x, y: function(x, y, offset),
                 product=lambda x, y: function(x, y, None),
             )
-        kind = Linear(
+        return Linear(
             (left,),
-            affine=lambda x: function(x, right, offset),
-            linear=lambda x: function(x, right, None),
-            squared=lambda v: _squared(function, v, right, False),
+            lambda x: function(x, right, offset),
+            lambda x: function(x, right, None),
+            lambda v: squared(function, v, right),
         )
-        if by_channel:
-            kind.weight = right
-            kind.rescaled = lambda v, factor: _rescaled(function, v, right, factor)
-            kind.folded = lambda x, factor, shift: _folded(
-                function, x, right, offset, factor, shift
-            )
-        return kind
     if isinstance(right, Random):
         return Linear(
             (right,),
             affine=lambda y: function(left, y, offset),
             linear=lambda y: function(left, y, None),
-            squared=lambda v: _squared(function, v, left, True),
+            squared=lambda v: squared(function, v, left, flipped=True),
         )
     return function(left, right, offset)
 
 
-def _squared(function: Callable[..., Any], var: Tensor, factor: Any, flipped: bool) -> Tensor:
+def squared(
+    function: Callable[..., Any], var: Tensor, factor: Any, flipped: bool = False
+) -> Tensor:
     """The map with its constant operand squared; float16 would lose squares below 6e-8."""
     dtype, low = var.dtype, reduced(var)
     if low is None and dtype != torch.float16:
-        square = derived(_square, factor) if isinstance(factor, Tensor) else factor**2
-        return function(square, var, None) if flipped else function(var, square, None)
+        factor = derived(square, factor) if isinstance(factor, Tensor) else factor**2
+        return function(factor, var, None) if flipped else function(var, factor, None)
     if low is not None:
         var = rounded(var, low)
     elif dtype == torch.float16:
         var = var.float()
-    square = derived(_square, factor, numbers=(low,)) if isinstance(factor, Tensor) else factor**2
-    result: Tensor = function(square, var, None) if flipped else function(var, square, None)
+    factor = derived(square, factor, numbers=(low,)) if isinstance(factor, Tensor) else factor**2
+    result: Tensor = function(factor, var, None) if flipped else function(var, factor, None)
     return result.to(dtype) if low is None else rounded(result, low).to(dtype)
 
 
-def _rescaled(function: Callable[..., Any], var: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """The map with its weights squared and each row of them scaled, or the result: what is smaller."""
-    scale = scale.to(var.dtype)
-    smaller = torch.compiler.is_compiling() or weight.numel() <= var.numel()
-    if smaller and reduced(var) is None and var.dtype != torch.float16:
-        square = derived(_square, weight)
-        return function(var, square * scale.view(-1, *[1] * (weight.ndim - 1)), None)
-    result = _squared(function, var, weight, False)
-    return result.mul_(scale.view(-1, *[1] * (result.ndim - 2)))
-
-
-def _folded(
-    function: Callable[..., Any],
-    x: Tensor,
-    weight: Tensor,
-    offset: Any,
-    scale: Tensor,
-    shift: Tensor,
-) -> Tensor:
-    """The map with each row of its weights scaled, and another offset."""
-    shift = shift if offset is None else shift + offset * scale
-    weight = weight * scale.view(-1, *[1] * (weight.ndim - 1))
-    result: Tensor = function(x, weight.to(x.dtype), shift.to(x.dtype))
-    return result
-
-
-def _square(factor: Tensor, low: torch.dtype | None = None) -> Tensor:
+def square(factor: Tensor, low: torch.dtype | None = None) -> Tensor:
+    """A weight squared, in float32 if it is in half precision or to be rounded."""
     if low is not None:
         return rounded(factor * factor, low)
     factor = factor.float() if factor.dtype == torch.float16 else factor

@@ -1,0 +1,161 @@
+"""Convolutions with weights that are derived from a frozen model's, under ``torch.compile``.
+
+A compiled program has the model's weights as arguments, and would square and scale them in every call.
+Here that is done once, and the result kept in the order in memory that the processor's library wants it in,
+which every convolution would otherwise have to bring it into. Weights that were written to are noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .constants import Constants
+from .moments import is_for_inductor
+
+__all__ = ["Convolution", "forget", "frozen", "is_frozen"]
+
+
+class Convolution(NamedTuple):
+    """The arguments of a convolution of pictures, as ``F.conv2d`` takes them."""
+
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: int
+
+    def pairs(self) -> Convolution | None:
+        """With two numbers each; None for a padding by name."""
+        if isinstance(self.padding, str):
+            return None
+        stride, padding, dilation = (
+            [n, n] if isinstance(n, int) else [n[0], n[-1]] for n in self[:3]
+        )
+        return Convolution(stride, padding, dilation, self.groups)
+
+
+def is_frozen(x: Tensor, weight: Tensor) -> bool:
+    """Whether a convolution of pictures is being compiled, for a CPU and without gradients."""
+    return (
+        x.ndim == weight.ndim == 4
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and is_for_inductor(x, weight)
+    )
+
+
+def frozen(
+    x: Tensor,
+    weight: Tensor,
+    power: int,
+    factor: Tensor | None,
+    shift: Tensor | None,
+    how: Convolution,
+) -> Tensor:
+    """A convolution with ``weight**power``, each channel of which is multiplied by a factor.
+
+    Args:
+        x: ``(batch, channels, height, width)``.
+        weight: of the model.
+        power: 1, or 2 for variances.
+        factor: ``(out channels,)``.
+        shift: added to the result, ``(out channels,)``.
+        how: the convolution, by pairs of numbers.
+
+    Returns:
+        The convolution's result, with the channels last in memory.
+    """
+    factor, shift = (None if t is None else t.to(x.dtype) for t in (factor, shift))
+    result: Tensor = torch.ops.uaprop.frozen_convolution(x, weight, power, factor, shift, *how)
+    return result
+
+
+class _Derived:
+    """What was derived from some weights, for the last factor that it was asked for."""
+
+    def __init__(self, weight: Tensor, power: int) -> None:
+        self._power = power
+        self._factor: Tensor | None = None
+        self._packed: Tensor | None = None
+
+    def packed(self, x: Tensor, weight: Tensor, factor: Tensor | None, how: Convolution) -> Tensor:
+        """In memory as a convolution of tensors like ``x`` would have it."""
+        if self._packed is None or not _are_equal(factor, self._factor):
+            derived = weight.detach() if self._power == 1 else weight.detach().square()
+            if factor is not None:
+                derived = derived * factor.view(-1, 1, 1, 1)
+                factor = factor.clone()  # its memory is the program's, and used for something else
+            self._packed, self._factor = _packed(x, derived, how), factor
+        return self._packed
+
+
+def _are_equal(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b if a is None or b is None else torch.equal(a, b)
+
+
+def _packed(x: Tensor, weight: Tensor, how: Convolution) -> Tensor:
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+        return weight
+    order: Tensor = torch.ops.mkldnn._reorder_convolution_weight(
+        weight, how.padding, how.stride, how.dilation, how.groups, list(x.shape)
+    )
+    return order
+
+
+_kept = Constants()
+
+
+def forget(weights: Iterable[Tensor]) -> None:
+    """Derive anew what comes from these."""
+    _kept.forget(weights)
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    power: int,
+    factor: Tensor | None,
+    shift: Tensor | None,
+    *numbers: Any,
+) -> Tensor:
+    how = Convolution(*numbers)
+    x = x.contiguous(memory_format=torch.channels_last)
+    if isinstance(weight, torch.nn.Parameter) and not weight.is_inference():
+        derived = _kept.get(_Derived, (weight,), (power,))
+    else:  # the program's own, whose memory may become another's, or one that does not tell of changes
+        derived = _Derived(weight, power)
+    w = derived.packed(x, weight, factor, how)
+    if w.is_mkldnn and x.numel():
+        result = torch.ops.mkldnn._convolution_pointwise(
+            x, w, shift, how.padding, how.stride, how.dilation, how.groups, "none", [], ""
+        )
+    else:
+        result = F.conv2d(x, w.to_dense() if w.is_mkldnn else w, shift, *how)
+    return result.contiguous(memory_format=torch.channels_last)
+
+
+def _promised(
+    x: Tensor,
+    weight: Tensor,
+    power: int,
+    factor: Tensor | None,
+    shift: Tensor | None,
+    *numbers: Any,
+) -> Tensor:
+    result = F.conv2d(x, weight, shift, *numbers)
+    return torch.empty_like(result, memory_format=torch.channels_last)
+
+
+# Inductor is to hand over pictures with the channels last wherever that is what it was traced with.
+_library = torch.library.Library("uaprop", "FRAGMENT")
+_library.define(
+    "frozen_convolution(Tensor x, Tensor weight, int power, Tensor? factor, Tensor? shift, "
+    "int[] stride, int[] padding, int[] dilation, int groups) -> Tensor",
+    tags=(torch.Tag.needs_fixed_stride_order,),
+)
+_library.impl("frozen_convolution", _convolve, "CPU")
+_library.impl("frozen_convolution", _promised, "Meta")

@@ -1,0 +1,74 @@
+"""Convolutions whose every channel takes a factor, of a batch norm behind them, into its coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..numerics.constants import derived
+from ..numerics.frozen import Convolution, frozen, is_frozen
+from ..numerics.precision import reduced
+from .contract import square, squared
+
+__all__ = ["Weights"]
+
+
+class Weights:
+    """A product whose second operand has a row of coefficients for each channel of the result.
+
+    Args:
+        function: takes the operands and an offset.
+        weight: the second operand.
+        offset: the offset, or None.
+        how: the function's other arguments, if it is a convolution of pictures.
+    """
+
+    __slots__ = ("_function", "_how", "_offset", "weight")
+
+    def __init__(
+        self, function: Callable[..., Any], weight: Tensor, offset: Any, how: Convolution | None
+    ) -> None:
+        self._function = function
+        self._offset = offset
+        self._how = how
+        self.weight = weight
+
+    def rescaled(self, var: Tensor, factor: Tensor | None) -> Tensor:
+        """The weights squared and each row of them scaled, or the result: what is smaller."""
+        weight = self.weight
+        narrow = reduced(var) is not None or var.dtype == torch.float16
+        factor = None if factor is None else factor.to(var.dtype)
+        if not narrow and (how := self._frozen(var)) is not None:
+            return frozen(var, weight, 2, factor, None, how)
+        if factor is None:
+            return squared(self._function, var, weight)
+        smaller = torch.compiler.is_compiling() or weight.numel() <= var.numel()
+        result: Tensor
+        if smaller and not narrow:
+            result = self._function(var, derived(square, weight) * _as_rows(factor, weight), None)
+            return result
+        result = squared(self._function, var, weight)
+        return result.mul_(factor.view(-1, *[1] * (result.ndim - 2)))
+
+    def _frozen(self, x: Tensor) -> Convolution | None:
+        """The convolution, if its weights need not be computed in every call of a compiled program."""
+        if self._how is None or not is_frozen(x, self.weight):
+            return None
+        return self._how.pairs()
+
+    def folded(self, x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+        """Each row of the weights scaled, and another offset."""
+        if self._offset is not None:
+            shift = shift + self._offset * factor
+        if (how := self._frozen(x)) is not None:
+            return frozen(x, self.weight, 1, factor, shift, how)
+        weight = self.weight * _as_rows(factor, self.weight)
+        result: Tensor = self._function(x, weight.to(x.dtype), shift.to(x.dtype))
+        return result
+
+
+def _as_rows(factor: Tensor, weight: Tensor) -> Tensor:
+    return factor.view(-1, *[1] * (weight.ndim - 1))
