@@ -158,9 +158,15 @@ def test_errors_of_the_model_come_up() -> None:
 
 
 @pytest.mark.parametrize("antithetic", [False, True])
-def test_draws_do_not_depend_on_how_many_are_taken(antithetic: bool) -> None:
-    x = noisy()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 6), (4, 8), (5, 3, 16)])
+def test_draws_do_not_depend_on_how_many_are_taken(
+    shape: tuple[int, ...], dtype: torch.dtype, antithetic: bool
+) -> None:
+    x = ua.Gaussian(torch.zeros(shape, dtype=dtype), std=0.7)
     whole = Stream([x], 3, antithetic).take(70)[0]
     stream = Stream([x], 3, antithetic)
     pieces = torch.cat([stream.take(count)[0] for count in (1, 2, 40, 27)])
     assert torch.equal(whole, pieces)
+    assert abs(float(whole.std()) - 0.7) < 0.25  # and they are draws
+    assert len(whole.unique()) > 0.99 * whole.numel()

@@ -8,6 +8,7 @@ from torch import nn
 
 import uaprop as ua
 from uaprop.covariance import Factors, Sources
+from uaprop.covariance.ensemble import Ensemble
 from uaprop.covariance.sources import signed_by_position
 from uaprop.methods.pooling import pooled
 from uaprop.methods.samples import centred
@@ -172,3 +173,16 @@ def test_the_users_seed_is_not_the_methods() -> None:
     )
     ratio = y.std / weight.square().sum(1).sqrt()
     assert abs(float(ratio.mean()) - 1) < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("draws", [2, 3, 7])
+def test_variances_of_draws(draws: int, dtype: torch.dtype) -> None:
+    """As torch's, and exactly zero where all are the same: a third of 3 x is not x."""
+    values = 1e3 + torch.randn(draws, 4, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
+    same = torch.linspace(-1e3, 1e3, 50, dtype=dtype)
+    values[:, 0] = same
+    var = Ensemble(values).var
+    torch.testing.assert_close(var, values.var(0))
+    assert (var[0] == 0).all()
+    assert (var[1:] > 0).all()

@@ -35,8 +35,10 @@ class Ensemble(Covariance):
 
     @property
     def var(self) -> Tensor:
-        """The draws' variances."""
-        return self.values.var(0)
+        """The draws' variances; exactly zero where all draws are the same."""
+        # torch's own takes ten times as long over few draws
+        apart = self.values - self.values[0]
+        return (apart - apart.mean(0)).square().sum(0) / (len(apart) - 1)
 
     def dense(self) -> Tensor:
         """The draws' covariance in each batch element."""

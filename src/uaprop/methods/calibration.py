@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from ..covariance.calibrated import Calibrated, Fitting, channelwise
 from ..gaussian import Gaussian
-from ..numerics.chance import mixed, seeded
+from ..numerics.chance import reseed, seeded
 from ..numerics.turns import one_at_a_time
 from .arguments import Arguments, is_gaussian
 from .levels import Levels, levelled, slope
@@ -261,7 +261,7 @@ def calibrate(
         return Gaussian.from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
 
     with one_at_a_time, torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(mixed(seed, 1))
+        reseed(seed, 1)
         answer = arguments.run(model, [start(x) for x in arguments.gaussians])
         pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
     laws = torch.tensor(tally.laws, dtype=torch.float64).reshape(-1, 4)

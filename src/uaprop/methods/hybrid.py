@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..covariance.ensemble import Ensemble
 from ..gaussian import Gaussian
-from ..numerics.chance import mixed, seeded
+from ..numerics.chance import reseed, seeded
 from .arguments import Arguments
 from .options import whole_number, whole_numbers_if_given
 from .pooling import pooled
@@ -72,7 +72,7 @@ def hybrid(
     options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
     scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank)
     with torch.random.fork_rng():  # for the model's own randomness
-        torch.manual_seed(mixed(seed, 1))
+        reseed(seed, 1)
         return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 

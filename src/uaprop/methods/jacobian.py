@@ -36,11 +36,22 @@ def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor
     return [torch.cat(column, 1) for column in found]
 
 
-def mixes(output: Tensor, inputs: Sequence[Tensor]) -> bool:
+def mixes(
+    output: Tensor,
+    inputs: Sequence[Tensor],
+    cotangent: Tensor | None = None,
+    pulled: Sequence[Tensor | None] | None = None,
+) -> bool:
     """Whether batch elements influence each other.
 
     If they do not, a factor on one element's cotangent is a factor on its own derivative and on nobody
     else's. The factors are different powers of two, with which rounding commutes.
+
+    Args:
+        output: ``(batch, …)``.
+        inputs: leaves of its graph, ``(batch, …)``.
+        cotangent: one that every output has a part in, of ``output``'s shape; made here if it is None.
+        pulled: the vector-Jacobian products with it, if they are known.
 
     Returns:
         True if some do, as far as their derivatives tell.
@@ -49,16 +60,16 @@ def mixes(output: Tensor, inputs: Sequence[Tensor]) -> bool:
     if batch < 2 or not output.requires_grad:
         return False
     generator = torch.Generator().manual_seed(batch)
-    weights = torch.rand(output.shape, generator=generator).to(output) + 0.5
+    if cotangent is None:
+        cotangent = torch.rand(output.shape, generator=generator).to(output) + 0.5
     powers = torch.randperm(batch, generator=generator).to(output) % 16 - 8
 
     def scaled(tensor: Tensor) -> Tensor:
         return tensor * torch.exp2(powers).view(batch, *[1] * (tensor.ndim - 1))
 
-    def pulled(cotangent: Tensor) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(output, inputs, cotangent, retain_graph=True, allow_unused=True)
-
-    for once, again in zip(pulled(weights), pulled(scaled(weights)), strict=True):
+    if pulled is None:
+        pulled = _pulled(output, inputs, cotangent)
+    for once, again in zip(pulled, _pulled(output, inputs, scaled(cotangent)), strict=True):
         if once is None or again is None:
             continue
         expected = scaled(once).flatten(1)
@@ -68,14 +79,14 @@ def mixes(output: Tensor, inputs: Sequence[Tensor]) -> bool:
     return False
 
 
+def _pulled(output: Tensor, inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
+    return torch.autograd.grad(output, inputs, cotangent, retain_graph=True, allow_unused=True)
+
+
 def pullback(
     output: Tensor, inputs: Sequence[Tensor], cotangents: Tensor
 ) -> Sequence[Tensor | None]:
     """Vector-Jacobian products with a stack of cotangents, together where that is faster."""
-
-    def one(row: Tensor) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(output, inputs, row, retain_graph=True, allow_unused=True)
-
     if output.device.type != "cpu":  # there torch's batched convolution backward is a loop anyway
         try:
             return torch.autograd.grad(
@@ -88,7 +99,7 @@ def pullback(
             )
         except RuntimeError:
             pass  # not every derivative can be vectorised; a real error comes up again below
-    columns = zip(*map(one, cotangents), strict=True)
+    columns = zip(*(_pulled(output, inputs, row) for row in cotangents), strict=True)
     return [None if column[0] is None else torch.stack(column) for column in columns]
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..gaussian import Gaussian
 from ..numerics.chance import seeded
 from ..numerics.moments import root
-from .jacobian import jacobian, pullback, pushforward
+from .jacobian import jacobian, mixes, pullback, pushforward
 
 __all__ = ["LinearPart", "main_directions", "row_by_row"]
 
@@ -108,7 +108,7 @@ def main_directions(
     gaussians: Sequence[Gaussian],
     stack: Tensor,
     rank: int,
-) -> LinearPart:
+) -> LinearPart | None:
     """The response along random directions of the outputs, which find those in which it is large.
 
     Directions that the passes themselves vary in would be cheaper to come by, and wrong: the passes would
@@ -122,18 +122,21 @@ def main_directions(
         rank: how many directions.
 
     Returns:
-        The linear part.
+        The linear part; None if batch elements influence each other.
     """
     scale = root((stack - stack.mean(0)).detach().square().mean(0))
     unit = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1), 0)
     chance = torch.randn((rank, *output.shape), generator=seeded(rank, 2)).to(unit)
     cotangents = chance * unit
     batch = len(output)
+    grads = pullback(output, inputs, cotangents)
+    if mixes(output, inputs, cotangents[0], [None if g is None else g[0] for g in grads]):
+        return None
     rows = tuple(
         x.new_zeros(batch, len(cotangents), x.numel() // batch)
         if grad is None
         else grad.reshape(len(cotangents), batch, -1).transpose(0, 1)
-        for grad, x in zip(pullback(output, inputs, cotangents), inputs, strict=True)
+        for grad, x in zip(grads, inputs, strict=True)
     )
     pushed = tuple(x.cov.times(row).detach() for x, row in zip(gaussians, rows, strict=True))
     part = LinearPart(rows, pushed)

@@ -10,6 +10,7 @@ them everything is linear; so nothing has to be kept but the stack at the end.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,7 +154,7 @@ _REFUSAL = (
 
 
 class _BatchMixed(Exception):
-    """Batch elements influence each other, but only some of them are at hand."""
+    """Batch elements influence each other."""
 
 
 def _default_chunk(arguments: Arguments, passes: int) -> int | None:
@@ -187,13 +188,12 @@ def _piece(
             return value
         mean, stack = taken
         together = batch is None or mean.ndim < 2 or mean.shape[0] != batch
-        if not whole and together:
+        if not together:
+            with contextlib.suppress(_BatchMixed):
+                return _output(scheme, gaussians, leaves, stacks, mean, stack, outputs, False)
+        if not whole:
             raise _BatchMixed
-        if not together and mixes(mean, leaves):
-            if not whole:
-                raise _BatchMixed
-            together = True
-        return _output(scheme, gaussians, leaves, stacks, mean, stack, outputs, together)
+        return _output(scheme, gaussians, leaves, stacks, mean, stack, outputs, True)
 
     return pytree.tree_map(finish, found, is_leaf=is_gaussian)
 
@@ -208,7 +208,14 @@ def _output(
     outputs: Sequence[int] | None,
     together: bool,
 ) -> Gaussian:
-    """One of the model's outputs; ``together`` if all its elements may depend on all of the input."""
+    """One of the model's outputs; ``together`` if all its elements may depend on all of the input.
+
+    Returns:
+        Its Gaussian.
+
+    Raises:
+        _BatchMixed: if they do, and not ``together``.
+    """
     vector = mean.ndim < 2
     with torch.enable_grad():  # the caller may have turned gradients off
         flat = mean.reshape(1, -1) if vector else mean.flatten(1)
@@ -227,9 +234,13 @@ def _output(
         stack = stack.reshape(len(stack), *lines.shape)
     if stack is not None and scheme.rank is not None and lines.shape[1] > scheme.rank:
         part = main_directions(lines, leaves, gaussians, stack, scheme.rank)
+    elif not together and mixes(lines, leaves):
+        part = None
     else:
         _check_size(scheme.method, lines, leaves)
         part = row_by_row(lines, leaves, gaussians, scheme.rows)
+    if part is None:
+        raise _BatchMixed
     unexplained = None if stack is None else stack - part.response(stacks)
     linear = part.variances()
     found = scheme.residual(lines.detach(), unexplained, linear)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["mixed", "seeded"]
+__all__ = ["mixed", "reseed", "seeded"]
 
 _MASK = 2**64 - 1
 
@@ -24,3 +24,11 @@ def mixed(seed: int, stream: int) -> int:
 def seeded(seed: int, stream: int = 0, device: torch.device | str | None = None) -> torch.Generator:
     """A generator of its own for every seed and purpose."""
     return torch.Generator(device or "cpu").manual_seed(mixed(seed, stream))
+
+
+def reseed(seed: int, stream: int) -> None:
+    """``torch.manual_seed``, which without an accelerator takes longer than a small network."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(mixed(seed, stream))
+    else:
+        torch.default_generator.manual_seed(mixed(seed, stream))
