@@ -21,17 +21,21 @@ DRAWS = (2, 4, 8, 16, 32, 64, 128, 256)
 SIZES: Mapping[str, tuple[int, ...]] = {
     "sketch": (4, 16, 64),
     "adjoint": (4, 8, 16, 32, 64),
-    "hybrid": (4, 8, 16, 32, 64, 128),
+    "hybrid": (4, 8, 12, 16, 32, 64, 128),
     "directions": (4, 8, 16, 32, 64),
+    "quarter": (4, 8, 12, 16, 24, 32),
     "antithetic": DRAWS[1:],
     "moderated": (3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256),
     "samples": DRAWS,
 }
 SAMPLED = ("samples", "antithetic", "moderated")  # method="samples", and its options
+RANKED = ("directions", "quarter")  # method="hybrid", with a rank
 MEASURED = ("diagonal", "calibrated", "linear", *SIZES, "loop", "folded")  # what labels begin with
 MANY_OUTPUTS = 64  # with more, hybrid is tried with main directions, and by rows only once
 QUICK = (4, 16, 64)
-LARGE = {"efficientnet": (4, 16, 32)}  # what a large network is measured with, moderated beside
+LARGE = {
+    "efficientnet": (4, 8, 12, 16, 32)
+}  # what a large network is measured with, moderated beside
 PICKY = ("linear", "adjoint", "hybrid")  # these can be asked for some outputs only
 CALIBRATION_DRAWS = 64
 
@@ -56,6 +60,12 @@ class Entry:
     def random(self) -> bool:
         return self.size is not None
 
+    @property
+    def rank(self) -> int:
+        """Main directions: as many as draws and at most 16, or a quarter of them and at least two."""
+        size = self.size or 1
+        return min(16, size) if self.method == "directions" else max(2, size // 4)
+
     def seeds(self, usual: int) -> int:
         """How many answers to average errors over: more where they are noisy and cheap."""
         if not self.random:
@@ -68,7 +78,7 @@ class Entry:
         options: dict[str, Any] = {}
         if self.method in ("sketch", "adjoint"):
             options = {"probes": self.size, "seed": seed}
-        elif self.method in ("hybrid", "directions", *SAMPLED):
+        elif self.method in ("hybrid", *RANKED, *SAMPLED):
             options = {"samples": self.size, "seed": seed}
         elif self.method == "calibrated":
             options = {"calibration": calibration}
@@ -76,10 +86,10 @@ class Entry:
             options["antithetic"] = True
         if self.method == "moderated":
             options |= {"moderated": True, "centred": True}
-        if self.method == "directions":
-            options["rank"] = min(16, self.size or 16)
+        if self.method in RANKED:
+            options["rank"] = self.rank
         name = "samples" if self.method in SAMPLED else self.method
-        name = "hybrid" if name == "directions" else name
+        name = "hybrid" if name in RANKED else name
         with torch.no_grad():
             return ua.propagate(*case, method=name, **options)
 
@@ -90,7 +100,7 @@ def entries(subject: Subject, quick: bool = False) -> Iterator[Entry]:
     with torch.no_grad():
         many = subject.model(subject.inputs).shape[1] > MANY_OUTPUTS
     for method, sizes in SIZES.items():
-        if method == "directions" and not many:
+        if method in RANKED and not many:
             continue
         if subject.name in LARGE and method in ("sketch", "antithetic"):
             continue

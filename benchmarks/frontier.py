@@ -206,6 +206,7 @@ LOOKS: Mapping[str, tuple[str, str, str]] = {
     "adjoint": (BLUE, "o", "-"),
     "hybrid": (RED, "D", "-"),
     "directions": (RED, "P", "--"),
+    "quarter": (RED, ".", "--"),
     "antithetic": (BLACK, ".", ":"),
     "moderated": (GREEN, ".", "-"),
 }
