@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .accelerated import ACCELERATORS, on_accelerator
 from .turns import one_at_a_time
 
 __all__ = ["COMPILED", "Program", "fused", "looped", "program"]
@@ -51,7 +52,8 @@ class fused:  # noqa: N801, used like a function, as torch.no_grad is
     """Whether the moments of nonlinearities run as compiled kernels; also a context manager.
 
     By default they do where the kernel is in the cache already, or there has been enough work for compiling
-    to pay. The results agree within rounding. The switch holds for all threads.
+    to pay. The results agree within rounding. The switch holds for all threads. On a GPU (CUDA, XPU) the kernels
+    are those of ``torch.compile``.
 
     Args:
         mode: ``True`` compiles at the first call; ``False`` never compiles, and uses nothing compiled;
@@ -94,13 +96,15 @@ def program(function: Function, dtype: torch.dtype, takes: str) -> Program | Non
     return _find(function, dtype, takes, mode is True)
 
 
-def looped(function: Function, takes: str, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-    """The function's :func:`program` on contiguous tensors.
+def looped(function: Function, takes: str, tensors: Sequence[Tensor]) -> Sequence[Tensor] | None:
+    """The function's :func:`program` on contiguous tensors, or its kernel on an accelerator.
 
     Returns:
         Its results; None if there is none, and the first tensor's elements are noted as work without it.
     """
     first = tensors[0]
+    if first.device.type in ACCELERATORS:
+        return on_accelerator(function, tensors, fused.mode)
     run = program(function, first.dtype, takes)
     if run is not None:
         return run(list(tensors))

@@ -1,8 +1,8 @@
 """Elementwise functions that run in one pass over memory, with or without gradients.
 
 A :class:`Kernel` is a formula in plain torch, and knows three ways to run it: as it is, where a program is
-being traced or transformed; compiled to one loop (:mod:`~uaprop.numerics.compiled`); and in pieces that
-stay in the processor's cache.
+being traced or transformed; compiled to one loop (:mod:`~uaprop.numerics.compiled`), or to one kernel of an
+accelerator (:mod:`~uaprop.numerics.accelerated`); and in pieces that stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .accelerated import ACCELERATORS
 from .compiled import COMPILED, looped
 from .moments import HALF, Moments, in_memory, untracked
 
@@ -21,6 +22,7 @@ __all__ = ["Kernel", "elementwise"]
 
 Number = float | Tensor
 _CHUNK = 2**15  # elements for each thread
+_DEVICES = ("cpu", *ACCELERATORS)
 
 
 class _Way(NamedTuple):
@@ -91,7 +93,7 @@ class Kernel:
         if bounds or mean.shape != var.shape:  # a bound can have more elements than what it clamps
             mean, var, *_ = torch.broadcast_tensors(mean, var, *bounds)
         tensors = [mean, var, *bounds]
-        if not in_memory(*tensors) or var.dtype != dtype:
+        if not in_memory(*tensors, devices=_DEVICES) or var.dtype != dtype:
             return way.formula(mean, var, *numbers)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return evaluate(way.formula, (mean, var), numbers, way.values)
@@ -136,7 +138,8 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         mean, var, *kept = ctx.saved_tensors
         way, numbers = ctx.way, ctx.numbers
-        if torch.is_grad_enabled() or not in_memory(*grads):  # a second derivative, or many at once
+        values = in_memory(*grads, devices=_DEVICES)
+        if torch.is_grad_enabled() or not values:  # a second derivative, or many at once
             if kept:  # with derivatives of its own
                 kept = way.formula(mean, var, *numbers)
             found = way.gradient(mean, var, *kept, *grads, *numbers)
@@ -186,7 +189,9 @@ def evaluate(
         flat += extra
     results: Sequence[Tensor] | None = looped(function, takes, flat)
     if results is None:
-        results = _in_pieces(values or function, flat, len(tensors), numbers)
+        on_cpu = first.device.type == "cpu"
+        chosen = values if values is not None and on_cpu else function
+        results = _in_pieces(chosen, flat, len(tensors), numbers)
     if len(shape) == 1:
         return results
     strides = first.stride()
@@ -200,7 +205,7 @@ def _in_pieces(
     further = [t if t.ndim else n for t, n in zip(flat[count:], numbers, strict=True)]
     arguments = [*flat[:count], *further]
     length, size = flat[0].numel(), _CHUNK * torch.get_num_threads()
-    if length <= size:
+    if length <= size or flat[0].device.type != "cpu":
         found: Sequence[Tensor] = function(*arguments)
         return found
     results: list[Tensor] = []
@@ -231,11 +236,11 @@ def _like(tensor: Tensor, other: Tensor) -> Tensor:
 
 def _number(value: Number, like: Tensor) -> Tensor:
     if not isinstance(value, Tensor):
-        return _constant(float(value), like.dtype)
+        return _constant(float(value), like.dtype, like.device)
     value = value.to(like.dtype)
     return _like(value.expand(like.shape), like) if value.ndim else value
 
 
 @functools.lru_cache(256)
-def _constant(value: float, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(value, dtype=dtype, device="cpu")
+def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)

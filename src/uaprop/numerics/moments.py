@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -128,12 +128,14 @@ def is_transformed() -> bool:
     )
 
 
-def in_memory(*tensors: Tensor) -> bool:
+def in_memory(*tensors: Tensor, devices: Sequence[str] = ("cpu",)) -> bool:
     """Whether these are values in this computer's memory: not traced, not transformed, on a CPU."""
     return (
         not is_transformed()
         and forward_ad._current_level < 0
-        and all(type(t) in (Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors)
+        and all(
+            type(t) in (Tensor, torch.nn.Parameter) and t.device.type in devices for t in tensors
+        )
     )
 
 

@@ -1,0 +1,75 @@
+"""Elementwise functions on accelerators, as one kernel of ``torch.compile``.
+
+Inductor keeps its kernels on disk, so that the next process compiles in a second or so; and loads them by
+itself, as processors' loops (:mod:`~uaprop.numerics.compiled`) are not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .turns import one_at_a_time
+
+__all__ = ["ACCELERATORS", "on_accelerator"]
+
+ACCELERATORS = ("cuda", "xpu")
+"""The kinds of device that ``torch.compile`` makes kernels for."""
+
+Function = Callable[..., Sequence[Tensor]]
+log = logging.getLogger("uaprop")
+
+_PAYS = 2**34  # elements, about a second of work without a kernel
+_kernels: dict[Function, Callable[..., Any]] = {}
+_work: dict[Function, int] = {}
+_tried: set[tuple[Any, ...]] = set()
+_failed = False  # there is no compiler
+
+
+def on_accelerator(
+    function: Function, tensors: Sequence[Tensor], mode: bool | None
+) -> Sequence[Tensor] | None:
+    """A function of vectors of one length, and of numbers, as one kernel.
+
+    Args:
+        function: elementwise and traceable.
+        tensors: its arguments, on one device; numbers have no dimension.
+        mode: as for ``ua.fused``.
+
+    Returns:
+        Its results; None if it is not to be compiled, or not yet: the first tensor's elements are noted as
+        work without it.
+    """
+    global _failed
+    first = tensors[0]
+    if mode is False or _failed:
+        return None
+    if mode is None and function not in _kernels and _work.get(function, 0) < _PAYS:
+        _work[function] = _work.get(function, 0) + first.numel()
+        return None
+    kind = (function, first.device, first.dtype, len(tensors))
+    if kind in _tried:
+        return tuple(_kernel(function)(*tensors))
+    with one_at_a_time:  # compiling sets warning filters, which all threads share
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
+        log.warning("uaprop: compiling %s for %s; ua.fused(False) prevents it", name, first.device)
+        try:
+            found = tuple(_kernel(function)(*tensors))
+        except Exception as error:
+            # Whatever a compiler may miss: the answer is the same without it, and comes later.
+            _failed = True
+            reason = str(error).strip().partition("\n")[0]
+            log.warning("uaprop: moments run without a compiler: %s", reason)
+            return None
+        _tried.add(kind)
+        return found
+
+
+def _kernel(function: Function) -> Callable[..., Any]:
+    if function not in _kernels:
+        _kernels[function] = torch.compile(function, dynamic=True, fullgraph=True)
+    return _kernels[function]
