@@ -117,12 +117,12 @@ def test_a_compiled_program_keeps_weights_and_follows_them() -> None:
         check()
         kept = {key: value for key, (_, value) in frozen._kept._known.items()}
         assert len(kept) == 3  # mean and variance behind the first, and the second's variance
-        packed = [value._packed for value in kept.values()]
+        packed = [value._last for value in kept.values()]
         check()
-        assert all(v._packed is p for v, p in zip(kept.values(), packed, strict=True))
+        assert all(v._last is p for v, p in zip(kept.values(), packed, strict=True))
         model[0].weight.mul_(1.5)
         check()
-        assert all(v._packed is p for v, p in zip(kept.values(), packed, strict=True))  # others
+        assert all(v._last is p for v, p in zip(kept.values(), packed, strict=True))  # others
         randomise(model[1])
         check()
         model.load_state_dict(network(7).state_dict())

@@ -52,8 +52,8 @@ class fused:  # noqa: N801, used like a function, as torch.no_grad is
     """Whether the moments of nonlinearities run as compiled kernels; also a context manager.
 
     By default they do where the kernel is in the cache already, or there has been enough work for compiling
-    to pay. The results agree within rounding. The switch holds for all threads. On a GPU (CUDA, XPU) the kernels
-    are those of ``torch.compile``.
+    to pay. The results agree within rounding. The switch holds for all threads. On a GPU (CUDA, XPU) the
+    kernels are those of ``torch.compile``.
 
     Args:
         mode: ``True`` compiles at the first call; ``False`` never compiles, and uses nothing compiled;

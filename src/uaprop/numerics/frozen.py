@@ -79,18 +79,18 @@ class _Derived:
 
     def __init__(self, weight: Tensor, power: int) -> None:
         self._power = power
-        self._factor: Tensor | None = None
-        self._packed: Tensor | None = None
+        self._last: tuple[Tensor | None, Tensor] | None = None  # at once: threads may share it
 
     def packed(self, x: Tensor, weight: Tensor, factor: Tensor | None, how: Convolution) -> Tensor:
         """In memory as a convolution of tensors like ``x`` would have it."""
-        if self._packed is None or not _are_equal(factor, self._factor):
+        last = self._last
+        if last is None or not _are_equal(factor, last[0]):
             derived = weight.detach() if self._power == 1 else weight.detach().square()
             if factor is not None:
                 derived = derived * factor.view(-1, 1, 1, 1)
                 factor = factor.clone()  # its memory is the program's, and used for something else
-            self._packed, self._factor = _packed(x, derived, how), factor
-        return self._packed
+            self._last = last = factor, _packed(x, derived, how)
+        return last[1]
 
 
 def _are_equal(a: Tensor | None, b: Tensor | None) -> bool:
