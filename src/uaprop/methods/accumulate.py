@@ -103,11 +103,7 @@ class Accumulator:
         std_error = root(spread / (n - 1)) / (2 * std).clamp_min(torch.finfo(torch.float64).tiny)
         dense = None
         if self.products is not None:
-            flat = per_batch_element(u)
-            outer = flat.unsqueeze(-1) * flat.unsqueeze(-2)
-            of_groups = self.products if self.group_products is None else self.group_products
-            of_mean = (of_groups / n - outer) / (n - 1)
-            dense = self.products / (n * self.group) - outer + correction * of_mean
+            dense = self._covariance(per_batch_element(u), correction)
             if moderate:
                 var, std_error, dense = _moderate(var, std_error, dense, n - 1, together)
             dense = dense.to(self.dtype)
@@ -118,6 +114,18 @@ class Accumulator:
         return value.with_provenance(
             Provenance(told.method, told.options, told.reason, standard_error=error)
         )
+
+    def _covariance(self, u: Tensor, correction: float) -> Tensor:
+        """``d̄dᵀ - ū ūᵀ``, plus what ``ū ūᵀ`` is expected to be too large by: its own covariance."""
+        assert self.products is not None
+        n = self.count
+        of_mean = correction / (n * (n - 1))
+        share = 1 / (n * self.group) + (of_mean if self.group == 1 else 0.0)
+        by_element = self.products.reshape(-1, *self.products.shape[-2:])
+        rows = u.reshape(-1, u.shape[-1], 1)
+        dense = torch.baddbmm(by_element, rows, rows.mT, beta=share, alpha=-(1 + n * of_mean))
+        dense = dense.view_as(self.products)
+        return dense if self.group_products is None else dense + of_mean * self.group_products
 
 
 def _moderate(
@@ -144,7 +152,7 @@ def _moderate(
     relative = left * (weight * relative + (1 - weight) * typical)
     var = var * scale.square()
     factors = scale.reshape(dense.shape[:-1])
-    dense = dense * factors.unsqueeze(-1) * factors.unsqueeze(-2)
+    dense = dense.mul_(factors.unsqueeze(-1)).mul_(factors.unsqueeze(-2))
     return var, root(var * relative), dense
 
 

@@ -168,9 +168,10 @@ def _weight(terms: Tensor, chance: Tensor, freedom: int) -> tuple[Tensor, Tensor
 
 def _shared(covariance: Tensor, usable: Tensor, freedom: int) -> Tensor:
     """The average of ``ρ²`` between two outputs, less what chance adds to it."""
-    inverse = torch.where(usable, covariance.diagonal(dim1=1, dim2=2), torch.inf).rsqrt()
-    squares = (covariance * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)).square()
+    inverse = torch.where(usable, covariance.diagonal(dim1=1, dim2=2), torch.inf).reciprocal()
+    rows = inverse.unsqueeze(-1)
+    squares = (rows.mT @ (covariance.square() @ rows)).sum()  # all ρ² there are
     count = usable.sum(1)
     pairs = (count * (count - 1)).sum().clamp_min(1)
-    between = (squares.sum() - count.sum()) / pairs
+    between = (squares - count.sum()) / pairs
     return ((between * freedom - 1) / (freedom - 1)).clamp(0, 1)
