@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import uaprop as ua
+from uaprop.methods import apart
 from uaprop.methods.propagate import METHODS
 
 from .cases import constant
@@ -341,6 +342,56 @@ def test_chunks_cut_all_arguments_and_join_constants() -> None:
         assert torch.equal(cut["given"], plain * 2)
         assert torch.equal(cut["table"], table)
         assert (cut["name"], cut["k"]) == ("n", 3)
+
+
+@pytest.mark.parametrize("elements", [1, 40, 10**6])
+@pytest.mark.parametrize("method", ["linear", "sketch", "adjoint", "hybrid"])
+def test_large_batches_are_cut_by_themselves(
+    method: str, elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = network("conv")[0]
+    x = _five("conv", factors=False)
+    whole = ua.propagate(model, x, method=method)
+    seen: list[int] = []
+
+    def watched(y: Any) -> Any:
+        seen.append(len(y))
+        return model(y)
+
+    monkeypatch.setattr(apart, "_CHUNK_ELEMENTS", elements * x.numel() // 5)
+    cut = ua.propagate(watched, x, method=method)  # sixteen passes at a time, all of them
+    torch.testing.assert_close(cut.mean, whole.mean)
+    torch.testing.assert_close(cut.covariance(), whole.covariance())
+    size = {1: 1, 40: 2, 10**6: 5}[elements]
+    looked = [2] if size == 1 or (method == "sketch" and size < 5) else []
+    assert seen == [*looked, *([size] * (5 // size)), *([5 % size] if 5 % size else [])]
+
+
+UNCUTTABLE: dict[str, Callable[[Any], Any]] = {
+    "mixing": lambda x: F.softplus(x - x.mean(0)),
+    "no batch": lambda x: torch.tanh(x).sum(0),
+    "no derivative": lambda x: Opaque.apply(x) if isinstance(x, Tensor) else 2 * x,
+    "no graph": lambda x: 2 * x.detach(),
+}
+
+
+class Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize("name", UNCUTTABLE)
+@pytest.mark.parametrize("method", ["sketch", "adjoint", "hybrid"])
+def test_but_not_where_it_would_change_the_answer(
+    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = ua.Gaussian(constant(4, 3), 0.5)
+    whole = ua.propagate(UNCUTTABLE[name], x, method=method)
+    monkeypatch.setattr(apart, "_CHUNK_ELEMENTS", 1)
+    cut = ua.propagate(UNCUTTABLE[name], x, method=method)
+    torch.testing.assert_close(cut.mean, whole.mean)
+    torch.testing.assert_close(cut.covariance(), whole.covariance())
 
 
 def test_chunks_need_a_batch() -> None:

@@ -24,16 +24,16 @@ from ..gaussian import Gaussian
 from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
 from .answer import Share, answer, blocks, joined
+from .apart import are_apart, check_apart, default_chunk, refusal
 from .arguments import Arguments, is_gaussian
 from .jacobian import mixes
 from .linear_part import main_directions, row_by_row
 
-__all__ = ["Residual", "Scheme", "check_apart", "chosen", "respond", "stacked_output"]
+__all__ = ["Residual", "Scheme", "chosen", "respond", "stacked_output"]
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _JACOBIAN_ELEMENTS = 2**28  # the largest Jacobian that is computed
 _DENSE_ELEMENTS = 2**24  # the largest dense covariance that is formed
-_CHUNK_ELEMENTS = 2**20  # input elements of a stack that are in flight at once, by default
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,11 @@ def respond(
             outputs.
     """
     batch = arguments.batch
-    size = chunk if chunk is not None else _default_chunk(arguments, scheme.rows)
+    size = chunk if chunk is not None else default_chunk(arguments, scheme.rows)
     if chunk == 1:  # where a batch element is alone, nothing influences it
         check_apart(model, arguments, chunk)
+    elif size == 1 and not are_apart(model, arguments):
+        size = None
     pieces, lengths = [], []
     for part, piece in arguments.pieces(size):
         cut = [None if s is None else s[:, part] for s in stacks]
@@ -120,50 +122,15 @@ def respond(
             lengths.append(piece.batch or 0)
         except _BatchMixed:
             if chunk is not None:
-                raise ValueError(_REFUSAL.format(chunk)) from None
+                raise ValueError(refusal(chunk)) from None
             return _piece(scheme, model, arguments, stacks, outputs, True)
     if len(pieces) == 1:
         return pieces[0]
     return pytree.tree_map(functools.partial(joined, lengths), *pieces, is_leaf=is_gaussian)
 
 
-def check_apart(model: Callable[..., Any], arguments: Arguments, chunk: int) -> None:
-    """Look whether the first two batch elements influence each other.
-
-    Raises:
-        ValueError: if they do, so that the batch must not be cut.
-    """
-    batch = arguments.batch
-    if batch is None or batch <= chunk:
-        return
-    pair = arguments.cut(slice(0, 2))
-    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
-        leaves = [x.loc.detach().clone().requires_grad_() for x in pair.gaussians]
-        found = pair.run(model, [leaf.clone() for leaf in leaves])
-        for value in pytree.tree_leaves(found):
-            if not isinstance(value, Tensor) or not value.requires_grad:
-                continue
-            if value.ndim == 0 or value.shape[0] != 2 or mixes(value, leaves):
-                raise ValueError(_REFUSAL.format(chunk))
-
-
-_REFUSAL = (
-    "the model's batch elements influence each other, or its answer has no batch dimension, "
-    "so it cannot be run on chunk={} of them at a time; leave chunk out"
-)
-
-
 class _BatchMixed(Exception):
     """Batch elements influence each other."""
-
-
-def _default_chunk(arguments: Arguments, passes: int) -> int | None:
-    """Batch elements at a time so that a stack of them is of a bounded size; two at least."""
-    batch = arguments.batch
-    if batch is None:
-        return None
-    elements = sum(x.numel() for x in arguments.gaussians) // max(1, batch)
-    return max(2, _CHUNK_ELEMENTS // max(1, passes * elements))
 
 
 def _piece(

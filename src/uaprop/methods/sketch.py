@@ -14,9 +14,9 @@ from ..covariance.sources import decoded
 from ..gaussian import Gaussian
 from ..provenance import Provenance
 from .answer import cut_like
+from .apart import are_apart, check_apart, default_chunk
 from .arguments import Arguments, explained, is_gaussian
 from .options import whole_number
-from .response import check_apart
 
 __all__ = ["probe", "sketch"]
 
@@ -43,7 +43,8 @@ def sketch(
         probes: how many, at least 2.
         seed: of the probes' signs; the same seed gives the same answer.
         chunk: batch elements at a time, for a model whose batch elements do not influence each other;
-            bounds the memory. The answer does not depend on it.
+            bounds the memory. The answer does not depend on it. By default large ones are cut if their
+            elements do not, which takes a derivative of the model for two of them to see.
 
     Returns:
         The model's answer, in Gaussians whose elements are correlated.
@@ -51,15 +52,19 @@ def sketch(
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
     arguments = Arguments(args, kwargs)
+    size = default_chunk(arguments, probes)
     if chunk is not None:
         whole_number("chunk", chunk, 1)
         check_apart(model, arguments, chunk)
+        size = chunk
+    elif size is not None and not are_apart(model, arguments):
+        size = None
     sources = Sources(probes, seed)
     random = [Gaussian.from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
     encoded = Arguments(*arguments.filled(random))
 
     answers, lengths = [], []
-    for _, piece in encoded.pieces(chunk):
+    for _, piece in encoded.pieces(size):
         sources.restart()
         answers.append(piece.run(model, piece.gaussians))
         lengths.append(piece.batch or 0)
