@@ -7,6 +7,7 @@ which every convolution would otherwise have to bring it into. Weights that were
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -98,7 +99,8 @@ def _are_equal(a: Tensor | None, b: Tensor | None) -> bool:
 
 
 def _packed(x: Tensor, weight: Tensor, how: Convolution) -> Tensor:
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled):
+    known = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    if not known or platform.machine() not in _PACKS:
         return weight
     order: Tensor = torch.ops.mkldnn._reorder_convolution_weight(
         weight, how.padding, how.stride, how.dilation, how.groups, list(x.shape)
@@ -107,6 +109,7 @@ def _packed(x: Tensor, weight: Tensor, how: Convolution) -> Tensor:
 
 
 _kept = Constants()
+_PACKS = ("x86_64", "AMD64")  # where that order has been seen to pay
 
 
 def forget(weights: Iterable[Tensor]) -> None:
