@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import uaprop as ua
+from uaprop.numerics import constants
 from uaprop.numerics.constants import Constants, derived
 from uaprop.numerics.precision import is_native, reduced, variances_in
 
@@ -145,3 +146,48 @@ def test_a_processor_without_the_format_is_told_of() -> None:
     assert known == torch.ops.mkldnn._is_mkldnn_bf16_supported()
     assert len(seen) == (not known)
     assert is_native(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_checksums_show_changes(size: int, layout: torch.memory_format) -> None:
+    weight = torch.randn(4, 3, size, size).contiguous(memory_format=layout)
+    before = constants._checksum(weight)
+    assert torch.equal(before, constants._checksum(weight.clone()))
+    for place in range(weight.numel()):
+        changed = weight.clone(memory_format=torch.contiguous_format)
+        changed.view(-1)[place] *= 1 + 2e-7
+        changed = changed.contiguous(memory_format=layout)
+        assert not torch.equal(before, constants._checksum(changed))
+    assert not torch.equal(
+        before, constants._checksum(weight.flip(0).contiguous(memory_format=layout))
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 3, 5), (4, 3, 2, 2, 1)])
+def test_checksums_of_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    tensor = torch.ones(shape).to(dtype)
+    before = constants._checksum(tensor)
+    assert before.shape == (shape[0] if shape else 1,)
+    tensor.data[(-1,) * len(shape)] = 1.5
+    assert not torch.equal(before, constants._checksum(tensor))
+
+
+def test_writes_that_count_no_version_are_noticed() -> None:
+    """Those of ``weight.data`` and of fused optimizers."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).eval()
+    module = ua.as_module(model).eval()
+    mean, var = torch.randn(2, 3, 6, 6), torch.rand(2, 3, 6, 6)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1, fused=True)
+    for step in range(4):
+        with torch.no_grad():
+            y = ua.propagate(model, ua.Gaussian(mean, var), method="diagonal")
+            torch.testing.assert_close(module(mean, var), (y.loc, y.cov.var))
+        if step % 2:
+            model[0].weight.data.mul_(1.5)
+            model[1].running_var.data.mul_(2.0)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()

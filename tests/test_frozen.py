@@ -115,7 +115,7 @@ def test_a_compiled_program_keeps_weights_and_follows_them() -> None:
 
     with torch.no_grad():
         check()
-        kept = {key: value for key, (_, value) in frozen._kept._known.items()}
+        kept = {key: value for key, (*_, value) in frozen._kept._known.items()}
         assert len(kept) == 3  # mean and variance behind the first, and the second's variance
         packed = [value._last for value in kept.values()]
         check()
@@ -129,9 +129,36 @@ def test_a_compiled_program_keeps_weights_and_follows_them() -> None:
         check()
         model[3].weight.data = torch.randn_like(model[3].weight)  # elsewhere in memory
         check()
-        model[3].weight.data.mul_(2)  # which hides the change
-        module.eval()
+        model[3].weight.data.mul_(2)  # which counts no version
         check()
+        model[3].weight.data.copy_(model[3].weight.data.flip(0))
+        check()
+    for _ in range(2):  # nor do these
+        optimizer = torch.optim.Adam(model.parameters(), 0.1, fused=True)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+        with torch.no_grad():
+            check()
+
+
+def test_a_weight_in_two_convolutions() -> None:
+    weight = nn.Parameter(torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(0)))
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x: Any) -> Any:
+            once = F.conv2d(x[:, :2], self.weight, padding=1).relu()
+            return F.conv2d(once, self.weight, stride=2, groups=2)
+
+    module = ua.as_module(Twice()).eval()
+    with torch.no_grad():
+        for _ in range(2):
+            assert_alike(compiled(module)(*marginals()), module(*marginals()))
+    assert len(frozen._kept) == 2
 
 
 def test_nothing_outlives_the_model() -> None:

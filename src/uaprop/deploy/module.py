@@ -42,7 +42,8 @@ def as_module(
     ``torch.export`` and :func:`~uaprop.export`. The others run eagerly, and refuse to be traced.
 
     In evaluation mode squared weights and other constants are kept from call to call, and computed anew
-    for weights that were written to (not through ``weight.data``, which hides it; ``.eval()`` forgets all).
+    for weights that were written to. (On a GPU not through ``weight.data`` and not by a fused optimizer,
+    which hide it; ``.eval()`` forgets all.)
 
     Args:
         model: any callable on tensors, usually an ``nn.Module``, or a program of ``torch.export``. A

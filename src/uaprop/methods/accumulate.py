@@ -121,8 +121,9 @@ class Accumulator:
         n = self.count
         of_mean = correction / (n * (n - 1))
         share = 1 / (n * self.group) + (of_mean if self.group == 1 else 0.0)
-        by_element = self.products.reshape(-1, *self.products.shape[-2:])
-        rows = u.reshape(-1, u.shape[-1], 1)
+        by_element, rows = self.products, u.unsqueeze(-1)
+        if u.ndim == 1:
+            by_element, rows = by_element.unsqueeze(0), rows.unsqueeze(0)
         dense = torch.baddbmm(by_element, rows, rows.mT, beta=share, alpha=-(1 + n * of_mean))
         dense = dense.view_as(self.products)
         return dense if self.group_products is None else dense + of_mean * self.group_products

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .arguments import Arguments
+from .batched import Batched
 from .jacobian import mixes
 
 __all__ = ["are_apart", "check_apart", "default_chunk", "refusal"]
@@ -35,11 +36,27 @@ def default_chunk(arguments: Arguments, passes: int) -> int | None:
 
 
 def are_apart(model: Callable[..., Any], arguments: Arguments) -> bool:
-    """Whether the first two batch elements leave each other alone, as far as derivatives tell."""
-    try:
-        return _looked_at(model, arguments, thoroughly=True)
-    except Exception:
-        return False  # the batch is run as a whole then, and a real error comes up there
+    """Whether a batch can be cut without anybody having asked for it: only if there is no doubt.
+
+    A batch element, among others that are not numbers, must give what it gives in its own batch
+    (:class:`~uaprop.methods.batched.Batched`): then neither the others, nor how many they are, nor its place
+    among them has to do with it. Plain tensors may be no part of the batch, and a module in training
+    mode has a state that would change, and draws that would repeat.
+
+    Returns:
+        True if it can.
+    """
+    if arguments.batch is None or arguments.has_tensors:
+        return False
+    if isinstance(model, nn.Module) and any(module.training for module in model.modules()):
+        return False
+    trial = Batched(lambda *values: arguments.run(model, values), arguments.batch)
+    with torch.no_grad(), torch.random.fork_rng():
+        try:
+            trial(*(x.loc.detach().unsqueeze(0) for x in arguments.gaussians))
+        except Exception:
+            return False  # the batch is run as a whole then, and a real error comes up there
+    return trial.batch is not None
 
 
 def check_apart(model: Callable[..., Any], arguments: Arguments, chunk: int) -> None:
@@ -51,26 +68,15 @@ def check_apart(model: Callable[..., Any], arguments: Arguments, chunk: int) -> 
     batch = arguments.batch
     if batch is None or batch <= chunk:
         return
-    if not _looked_at(model, arguments, thoroughly=False):
-        raise ValueError(refusal(chunk))
-
-
-def _looked_at(model: Callable[..., Any], arguments: Arguments, thoroughly: bool) -> bool:
-    """Whether two batch elements are apart; ``thoroughly`` if what has no derivative is not believed."""
     pair = arguments.cut(slice(0, 2))
     with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
         leaves = [x.loc.detach().clone().requires_grad_() for x in pair.gaussians]
         found = pair.run(model, [leaf.clone() for leaf in leaves])
         for value in pytree.tree_leaves(found):
-            if not isinstance(value, Tensor):
-                continue
-            if not value.requires_grad:
-                if thoroughly:
-                    return False
+            if not isinstance(value, Tensor) or not value.requires_grad:
                 continue
             if value.ndim == 0 or value.shape[0] != 2 or mixes(value, leaves):
-                return False
-    return True
+                raise ValueError(refusal(chunk))
 
 
 def refusal(chunk: int) -> str:

@@ -77,6 +77,11 @@ class Arguments:
         lengths = {tensor.shape[0] if tensor.ndim > 1 else None for tensor in tensors}
         return lengths.pop() if len(lengths) == 1 else None
 
+    @property
+    def has_tensors(self) -> bool:
+        """Whether there are plain tensors among the arguments."""
+        return any(isinstance(leaf, Tensor) for leaf in self._leaves)
+
     def pieces(self, size: int | None) -> Iterator[tuple[slice, Arguments]]:
         """The same arguments for ``size`` batch elements at a time.
 

@@ -20,10 +20,10 @@ class Batched:
 
     One batch, ``(draws·batch, …)`` instead of ``(draws, batch, …)``, is what one would write by hand, and
     the fastest. It is the same only for a function that treats batch elements independently, however many
-    they are. So that is tried first: the last batch element of the first draw, between two others that
-    are not numbers, must give what it gave among its own batch. Then no arithmetic connects batch
-    elements, be it ever so weak. The trial runs under ``torch.vmap``, which refuses to branch on values. A
-    function with randomness of its own gives no answer twice, and is vectorised.
+    they are. So that is tried first: the last batch element of the first draw (the first of two), between two
+    others that are not numbers, must give what it gave among its own batch, in another place. Then no
+    arithmetic connects batch elements, be it ever so weak. The trial runs under ``torch.vmap``, which refuses
+    to branch on values. A function with randomness of its own gives no answer twice, and is vectorised.
 
     Args:
         function: of as many tensors as there are stacks of draws.
@@ -34,6 +34,7 @@ class Batched:
     def __init__(self, function: Callable[..., Any], batch: int | None = None) -> None:
         self.function = function
         self.batch = batch
+        self._place = 0 if batch == 2 else -1  # not the middle of three, where the trial has it
         self.vectorised = True
         self._spec: pytree.TreeSpec | None = None  # the answer's, once the trial has been passed
 
@@ -59,7 +60,9 @@ class Batched:
 
     def _first(self, *draws: Tensor) -> Any:
         """The first draw as it is, then the trial, then the rest as the trial allows."""
-        elements = [stack[0, -1].clone() for stack in draws]  # the function may write to its input
+        elements = [
+            stack[0, self._place].clone() for stack in draws
+        ]  # the function may write to its input
         answer = self.function(*(stack[0] for stack in draws))
         leaves, spec = pytree.tree_flatten(answer)
         if self._independent(elements, leaves, spec):
@@ -92,7 +95,7 @@ class Batched:
         found, other = pytree.tree_flatten(answer)
         if other != spec:
             return False
-        return all(_agrees(leaf, one) for leaf, one in zip(leaves, found, strict=True))
+        return all(_agrees(leaf, one, self._place) for leaf, one in zip(leaves, found, strict=True))
 
     def _folded(self, *draws: Tensor) -> Any:
         """The answers from one batch; None if they do not have its size."""
@@ -121,17 +124,17 @@ def _tensors(leaves: list[Any]) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
-def _agrees(known: Any, found: Any) -> bool:
-    """Whether the trial's middle element is the last one of what is known, to rounding."""
+def _agrees(known: Any, found: Any, place: int) -> bool:
+    """Whether the trial's middle element is one of what is known, to rounding."""
     if not isinstance(known, Tensor) or not isinstance(found, Tensor):
         return known is found or (type(known) is type(found) and known == found)
     if found.shape != (1, 3, *known.shape[1:]) or found.dtype != known.dtype:
         return False
     if not known.is_floating_point():
-        return torch.equal(found[0, 1], known[-1])
+        return torch.equal(found[0, 1], known[place])
     # Sums in another order: a few of the last digits, of the largest element.
     rounding = torch.finfo(known.dtype).eps ** (2 / 3) * known.abs().amax()
-    return bool(((found[0, 1] - known[-1]).abs() <= rounding).all())
+    return bool(((found[0, 1] - known[place]).abs() <= rounding).all())
 
 
 def _stacked(answers: list[Any]) -> Any:

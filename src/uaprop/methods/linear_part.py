@@ -126,7 +126,8 @@ def main_directions(
     """
     scale = root((stack - stack.mean(0)).detach().square().mean(0))
     unit = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1), 0)
-    chance = torch.randn((rank, *output.shape), generator=seeded(rank, 2)).to(unit)
+    # the same for every batch element, so that it does not matter how many there are
+    chance = torch.randn((rank, 1, output.shape[1]), generator=seeded(rank, 2)).to(unit)
     cotangents = chance * unit
     batch = len(output)
     grads = pullback(output, inputs, cotangents)

@@ -112,7 +112,7 @@ def respond(
     size = chunk if chunk is not None else default_chunk(arguments, scheme.rows)
     if chunk == 1:  # where a batch element is alone, nothing influences it
         check_apart(model, arguments, chunk)
-    elif size == 1 and not are_apart(model, arguments):
+    elif chunk is None and size is not None and not are_apart(model, arguments):
         size = None
     pieces, lengths = [], []
     for part, piece in arguments.pieces(size):

@@ -15,7 +15,7 @@ from ..gaussian import Gaussian
 from ..numerics.chance import reseed, seeded
 from ..provenance import Provenance
 from .accumulate import Accumulator
-from .arguments import Arguments, is_gaussian
+from .arguments import Arguments
 from .batched import Batched
 from .options import whole_number, whole_numbers_if_given
 from .progress import Progress
@@ -88,9 +88,7 @@ def samples(
     arguments = Arguments(args, kwargs)
     elements = sum(x.numel() for x in arguments.gaussians)
     size = group * max(1, (chunk or 1) // group)  # few draws first, to see how large the output is
-    leaves = pytree.tree_leaves((args, kwargs), is_leaf=is_gaussian)
-    plain = any(isinstance(leaf, Tensor) for leaf in leaves)
-    batch = None if plain else arguments.batch  # plain tensors would have to be repeated
+    batch = None if arguments.has_tensors else arguments.batch  # which would have to be repeated
     if samples * elements < _WORTH_A_TRIAL or samples * (batch or 0) < _FEW_ROWS:
         batch = None
     run = Batched(lambda *draws: arguments.run(model, draws), batch)

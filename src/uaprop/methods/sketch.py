@@ -43,8 +43,8 @@ def sketch(
         probes: how many, at least 2.
         seed: of the probes' signs; the same seed gives the same answer.
         chunk: batch elements at a time, for a model whose batch elements do not influence each other;
-            bounds the memory. The answer does not depend on it. By default large ones are cut if their
-            elements do not, which takes a derivative of the model for two of them to see.
+            bounds the memory. The answer does not depend on it. By default the model is run on the means
+            of a large batch, to see whether it may be cut.
 
     Returns:
         The model's answer, in Gaussians whose elements are correlated.

@@ -43,6 +43,9 @@ def on_accelerator(
     Returns:
         Its results; None if it is not to be compiled, or not yet: the first tensor's elements are noted as
         work without it.
+
+    Raises:
+        OutOfMemoryError: torch's own.
     """
     global _failed
     first = tensors[0]
@@ -52,21 +55,25 @@ def on_accelerator(
         _work[function] = _work.get(function, 0) + first.numel()
         return None
     kind = (function, first.device, first.dtype, len(tensors))
-    if kind in _tried:
-        return tuple(_kernel(function)(*tensors))
-    with one_at_a_time:  # compiling sets warning filters, which all threads share
-        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
-        log.warning("uaprop: compiling %s for %s; ua.fused(False) prevents it", name, first.device)
-        try:
+    try:
+        if kind in _tried:
+            return tuple(_kernel(function)(*tensors))
+        with one_at_a_time:  # compiling sets warning filters, which all threads share
+            name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
+            log.warning(
+                "uaprop: compiling %s for %s; ua.fused(False) prevents it", name, first.device
+            )
             found = tuple(_kernel(function)(*tensors))
-        except Exception as error:
-            # Whatever a compiler may miss: the answer is the same without it, and comes later.
-            _failed = True
-            reason = str(error).strip().partition("\n")[0]
-            log.warning("uaprop: moments run without a compiler: %s", reason)
-            return None
-        _tried.add(kind)
-        return found
+            _tried.add(kind)
+            return found
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        # Whatever a compiler may miss: the answer is the same without it, and comes later.
+        _failed = True
+        reason = str(error).strip().partition("\n")[0]
+        log.warning("uaprop: moments run without a compiler: %s", reason)
+        return None
 
 
 def _kernel(function: Function) -> Callable[..., Any]:

@@ -78,7 +78,7 @@ def frozen(
 class _Derived:
     """What was derived from some weights, for the last factor that it was asked for."""
 
-    def __init__(self, weight: Tensor, power: int) -> None:
+    def __init__(self, weight: Tensor, power: int, *how: object) -> None:
         self._power = power
         self._last: tuple[Tensor | None, Tensor] | None = None  # at once: threads may share it
 
@@ -128,8 +128,8 @@ def _convolve(
     how = Convolution(*numbers)
     x = x.contiguous(memory_format=torch.channels_last)
     if isinstance(weight, torch.nn.Parameter) and not weight.is_inference():
-        derived = _kept.get(_Derived, (weight,), (power,))
-    else:  # the program's own, whose memory may become another's, or one that does not tell of changes
+        derived = _kept.get(_Derived, (weight,), (power, *map(tuple, how[:3]), how.groups))
+    else:  # perhaps the program's own, whose memory becomes another's
         derived = _Derived(weight, power)
     w = derived.packed(x, weight, factor, how)
     if w.is_mkldnn and x.numel():
