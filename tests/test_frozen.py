@@ -231,3 +231,14 @@ def test_other_dtypes_and_inference_mode() -> None:
         model[0].weight.mul_(3)
         assert_alike(program(*marginals()), module(*marginals()))
     assert len(frozen._kept) == 0
+
+
+def test_a_calibrated_program_goes_through_inductor() -> None:
+    model = network()
+    calibration = ua.calibrate(model, marginals(8)[0], std=0.1, samples=16)
+    module = ua.as_module(model, "calibrated", calibration=calibration).eval()
+    assert not [name for name in module.state_dict() if "factor" in name]
+    mean, var = marginals()
+    with torch.no_grad():
+        program = torch.compile(module, fullgraph=True)
+        assert_alike(program(mean, 0.01 * var), module(mean, 0.01 * var))

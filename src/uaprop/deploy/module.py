@@ -27,6 +27,8 @@ __all__ = ["TRACEABLE", "AsModule", "as_module"]
 TRACEABLE = ("diagonal", "calibrated")
 """The methods that are one pass of plain tensor operations, whatever the values."""
 
+_FACTOR = "_factor_"  # what the buffers of a calibration are called, with a number
+
 
 def as_module(
     model: Callable[..., Any] | ExportedProgram,
@@ -95,6 +97,11 @@ class AsModule(nn.Module):
         self.options = dict(options)
         self.training = model.training if isinstance(model, nn.Module) else False
         self._constants = Constants()
+        factors = self.options["calibration"].factors if method == "calibrated" else ()
+        for i, factor in enumerate(
+            factors
+        ):  # to a compiled program, tensors of a module are arguments
+            self.register_buffer(f"{_FACTOR}{i}", factor, persistent=False)
 
     def forward(self, mean: Tensor, var: Tensor | float, *args: Any, **kwargs: Any) -> Any:
         """Carry independent noise through the model.
@@ -174,8 +181,12 @@ class AsModule(nn.Module):
         program = isinstance(self.model, ExportedProgram)
         model = CapturedModel(self.model) if program else self.model
         args, kwargs = arguments.filled(arguments.gaussians)
+        options = dict(self.options)
+        if self.method == "calibrated":
+            factors = (self.get_buffer(f"{_FACTOR}{i}") for i in range(len(self._buffers)))
+            options["calibration"] = options["calibration"].with_factors(factors)
         try:
-            return METHODS[self.method](model, args, kwargs, **self.options)
+            return METHODS[self.method](model, args, kwargs, **options)
         except UnsupportedOperation:
             raise
         except Exception as error:

@@ -7,8 +7,8 @@ import hashlib
 import json
 import math
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,12 @@ class Calibration:
         """For each place its slope and levels, as numbers: a traced program has them as constants."""
         laws: list[list[float]] = torch.cat([self.slopes.unsqueeze(1), self.levels], 1).tolist()
         return laws
+
+    def with_factors(self, factors: Iterable[Tensor]) -> Calibration:
+        """The same with its factors in other tensors, as a traced program has them."""
+        other = replace(self, factors=tuple(factors))
+        vars(other)["laws"] = self.laws
+        return other
 
     def __repr__(self) -> str:
         count = sum(factor.numel() for factor in self.factors)
