@@ -15,7 +15,10 @@ from .jacobian import mixes
 
 __all__ = ["are_apart", "check_apart", "default_chunk", "refusal"]
 
-_CHUNK_ELEMENTS = 2**20  # input elements of a stack that are in flight at once, by default
+_WHOLE_ELEMENTS = (
+    2**22
+)  # input elements of a stack that are not worth the trial, if there are no more
+_CHUNK_ELEMENTS = 2**20  # and how many of more are in flight at once, by default
 
 
 def default_chunk(arguments: Arguments, passes: int) -> int | None:
@@ -30,8 +33,10 @@ def default_chunk(arguments: Arguments, passes: int) -> int | None:
     batch = arguments.batch
     if batch is None:
         return None
-    elements = sum(x.numel() for x in arguments.gaussians) // max(1, batch)
-    size = max(1, _CHUNK_ELEMENTS // max(1, passes * elements))
+    elements = passes * sum(x.numel() for x in arguments.gaussians)
+    if elements <= _WHOLE_ELEMENTS:
+        return None
+    size = max(1, _CHUNK_ELEMENTS * batch // elements)
     return None if size >= batch else size
 
 
