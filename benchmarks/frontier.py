@@ -241,7 +241,8 @@ def _fill(figure: Figure, name: str, network: Mapping[str, Any], view: str) -> N
     for panel in axes:
         panel.label_outer()
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    columns = len(labels) if len(labels) <= 10 else -(-len(labels) // 2)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     which = "" if view == "all" else f", {view} outputs"
     figure.suptitle(f"{NAMES[name]}{which}: error against cost")
 
