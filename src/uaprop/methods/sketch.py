@@ -20,6 +20,8 @@ from .options import whole_number
 
 __all__ = ["probe", "sketch"]
 
+_FEWEST = 4  # batch elements: with fewer the trial takes longer than it saves
+
 
 def sketch(
     model: Callable[..., Any],
@@ -52,7 +54,8 @@ def sketch(
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
     arguments = Arguments(args, kwargs)
-    size = default_chunk(arguments, probes)
+    worth_it = (arguments.batch or 0) >= _FEWEST
+    size = default_chunk(arguments, probes) if worth_it else None
     if chunk is not None:
         whole_number("chunk", chunk, 1)
         check_apart(model, arguments, chunk)
