@@ -33,9 +33,8 @@ RANKED = ("directions", "quarter")  # method="hybrid", with a rank
 MEASURED = ("diagonal", "calibrated", "linear", *SIZES, "loop", "folded")  # what labels begin with
 MANY_OUTPUTS = 64  # with more, hybrid is tried with main directions, and by rows only once
 QUICK = (4, 16, 64)
-LARGE = {
-    "efficientnet": (4, 8, 12, 16, 32)
-}  # what a large network is measured with, moderated beside
+# what a large network is measured with, moderated beside
+LARGE = {"efficientnet": (4, 8, 12, 16, 32)}
 PICKY = ("linear", "adjoint", "hybrid")  # these can be asked for some outputs only
 CALIBRATION_DRAWS = 64
 

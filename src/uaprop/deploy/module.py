@@ -100,7 +100,7 @@ class AsModule(nn.Module):
         factors = self.options["calibration"].factors if method == "calibrated" else ()
         for i, factor in enumerate(
             factors
-        ):  # to a compiled program, tensors of a module are arguments
+        ):  # a compiled program takes a module's tensors as arguments
             self.register_buffer(f"{_FACTOR}{i}", factor, persistent=False)
 
     def forward(self, mean: Tensor, var: Tensor | float, *args: Any, **kwargs: Any) -> Any:

@@ -13,34 +13,40 @@ from .arguments import Arguments
 from .batched import Batched
 from .jacobian import mixes
 
-__all__ = ["are_apart", "check_apart", "default_chunk", "refusal"]
+__all__ = ["check_apart", "default_chunk", "refusal"]
 
-_WHOLE_ELEMENTS = (
-    2**22
-)  # input elements of a stack that are not worth the trial, if there are no more
-_CHUNK_ELEMENTS = 2**20  # and how many of more are in flight at once, by default
+_WHOLE_ELEMENTS = 2**22  # input elements of a stack; for no more than these the trial does not pay
+_CHUNK_ELEMENTS = 2**20  # how many of more are in flight at once, by default
 
 
-def default_chunk(arguments: Arguments, passes: int) -> int | None:
-    """Batch elements at a time so that a stack of passes is of a bounded size.
+def default_chunk(
+    model: Callable[..., Any], arguments: Arguments, passes: int, fewest: int = 2
+) -> int | None:
+    """Batch elements at a time so that a stack of passes is of a bounded size, if the batch can be cut.
 
     Memory is one reason; another that the system clears what it hands out anew, which for stacks of large
     pictures takes as long as to compute with them.
+
+    Args:
+        model: what is run on them.
+        arguments: its arguments.
+        passes: how many in the stack.
+        fewest: batch elements, with fewer than which it would not pay.
 
     Returns:
         A number of batch elements; None for all of them.
     """
     batch = arguments.batch
-    if batch is None:
+    if batch is None or batch < fewest:
         return None
     elements = passes * sum(x.numel() for x in arguments.gaussians)
     if elements <= _WHOLE_ELEMENTS:
         return None
     size = max(1, _CHUNK_ELEMENTS * batch // elements)
-    return None if size >= batch else size
+    return size if size < batch and _are_apart(model, arguments) else None
 
 
-def are_apart(model: Callable[..., Any], arguments: Arguments) -> bool:
+def _are_apart(model: Callable[..., Any], arguments: Arguments) -> bool:
     """Whether a batch can be cut without anybody having asked for it: only if there is no doubt.
 
     A batch element, among others that are not numbers, must give what it gives in its own batch
@@ -51,7 +57,7 @@ def are_apart(model: Callable[..., Any], arguments: Arguments) -> bool:
     Returns:
         True if it can.
     """
-    if arguments.batch is None or arguments.has_tensors:
+    if arguments.has_tensors:
         return False
     if isinstance(model, nn.Module) and any(module.training for module in model.modules()):
         return False

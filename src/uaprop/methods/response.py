@@ -24,7 +24,7 @@ from ..gaussian import Gaussian
 from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
 from .answer import Share, answer, blocks, joined
-from .apart import are_apart, check_apart, default_chunk, refusal
+from .apart import check_apart, default_chunk, refusal
 from .arguments import Arguments, is_gaussian
 from .jacobian import mixes
 from .linear_part import main_directions, row_by_row
@@ -109,11 +109,9 @@ def respond(
             outputs.
     """
     batch = arguments.batch
-    size = chunk if chunk is not None else default_chunk(arguments, scheme.rows)
+    size = chunk if chunk is not None else default_chunk(model, arguments, scheme.rows)
     if chunk == 1:  # where a batch element is alone, nothing influences it
         check_apart(model, arguments, chunk)
-    elif chunk is None and size is not None and not are_apart(model, arguments):
-        size = None
     pieces, lengths = [], []
     for part, piece in arguments.pieces(size):
         cut = [None if s is None else s[:, part] for s in stacks]

@@ -14,7 +14,7 @@ from ..covariance.sources import decoded
 from ..gaussian import Gaussian
 from ..provenance import Provenance
 from .answer import cut_like
-from .apart import are_apart, check_apart, default_chunk
+from .apart import check_apart, default_chunk
 from .arguments import Arguments, explained, is_gaussian
 from .options import whole_number
 
@@ -54,20 +54,17 @@ def sketch(
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
     arguments = Arguments(args, kwargs)
-    worth_it = (arguments.batch or 0) >= _FEWEST
-    size = default_chunk(arguments, probes) if worth_it else None
     if chunk is not None:
         whole_number("chunk", chunk, 1)
         check_apart(model, arguments, chunk)
-        size = chunk
-    elif size is not None and not are_apart(model, arguments):
-        size = None
+    else:
+        chunk = default_chunk(model, arguments, probes, _FEWEST)
     sources = Sources(probes, seed)
     random = [Gaussian.from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
     encoded = Arguments(*arguments.filled(random))
 
     answers, lengths = [], []
-    for _, piece in encoded.pieces(size):
+    for _, piece in encoded.pieces(chunk):
         sources.restart()
         answers.append(piece.run(model, piece.gaussians))
         lengths.append(piece.batch or 0)

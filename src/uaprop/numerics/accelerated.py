@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .turns import one_at_a_time
 
-__all__ = ["ACCELERATORS", "on_accelerator"]
+__all__ = ["ACCELERATORS", "name_of", "on_accelerator", "tell_without_compiler"]
 
 ACCELERATORS = ("cuda", "xpu")
 """The kinds of device that ``torch.compile`` makes kernels for."""
@@ -28,6 +28,17 @@ _kernels: dict[Function, Callable[..., Any]] = {}
 _work: dict[Function, int] = {}
 _tried: set[tuple[Any, ...]] = set()
 _failed = False  # there is no compiler
+
+
+def name_of(function: Function) -> str:
+    """What a function is called when it is compiled: its file and its name."""
+    return f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
+
+
+def tell_without_compiler(error: Exception) -> None:
+    """Whatever a compiler may miss: the answer is the same without it, and comes later."""
+    reason = str(error).strip().partition("\n")[0]
+    log.warning("uaprop: moments run without a compiler: %s", reason)
 
 
 def on_accelerator(
@@ -59,20 +70,16 @@ def on_accelerator(
         if kind in _tried:
             return tuple(_kernel(function)(*tensors))
         with one_at_a_time:  # compiling sets warning filters, which all threads share
-            name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.strip('_')}"
-            log.warning(
-                "uaprop: compiling %s for %s; ua.fused(False) prevents it", name, first.device
-            )
+            told = "uaprop: compiling %s for %s; ua.fused(False) prevents it"
+            log.warning(told, name_of(function), first.device)
             found = tuple(_kernel(function)(*tensors))
             _tried.add(kind)
             return found
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        # Whatever a compiler may miss: the answer is the same without it, and comes later.
         _failed = True
-        reason = str(error).strip().partition("\n")[0]
-        log.warning("uaprop: moments run without a compiler: %s", reason)
+        tell_without_compiler(error)
         return None
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .accelerated import ACCELERATORS, on_accelerator
+from .accelerated import ACCELERATORS, name_of, on_accelerator, tell_without_compiler
 from .turns import one_at_a_time
 
 __all__ = ["COMPILED", "Program", "fused", "looped", "program"]
@@ -119,8 +119,7 @@ def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> 
     key = (function, dtype, takes)
     if not at_once and 0 < _work.get(key, 0) < _PAYS:
         return None
-    module = function.__module__.rpartition(".")[2]
-    name = f"{module}.{function.__name__.strip('_')}-{str(dtype)[6:]}-{takes}"
+    name = f"{name_of(function)}-{str(dtype)[6:]}-{takes}"
     path = _folder() / f"{name}-{_machine()}.so"
     with one_at_a_time:  # compiling sets warning filters, which all threads share
         if key not in _loaded and not path.exists():
@@ -129,10 +128,8 @@ def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> 
             try:
                 _aside(_build, name, function, dtype, takes, path)
             except Exception as error:
-                # Whatever a compiler may miss: the answer is the same without it, and comes later.
                 _failed = True
-                reason = str(error).strip().partition("\n")[0]
-                log.warning("uaprop: moments run without a compiler: %s", reason)
+                tell_without_compiler(error)
                 return None
         if key not in _loaded:
             runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)

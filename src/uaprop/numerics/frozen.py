@@ -141,15 +141,9 @@ def _convolve(
     return result.contiguous(memory_format=torch.channels_last)
 
 
-def _promised(
-    x: Tensor,
-    weight: Tensor,
-    power: int,
-    factor: Tensor | None,
-    shift: Tensor | None,
-    *numbers: Any,
-) -> Tensor:
-    result = F.conv2d(x, weight, shift, *numbers)
+def _promised(x: Tensor, weight: Tensor, *others: Any) -> Tensor:
+    how = others[-len(Convolution._fields) :]
+    result = F.conv2d(x, weight, None, *how)
     return torch.empty_like(result, memory_format=torch.channels_last)
 
 

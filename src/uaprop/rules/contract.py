@@ -41,9 +41,9 @@ def product(
             )
         return Linear(
             (left,),
-            lambda x: function(x, right, offset),
-            lambda x: function(x, right, None),
-            lambda v: squared(function, v, right),
+            affine=lambda x: function(x, right, offset),
+            linear=lambda x: function(x, right, None),
+            squared=lambda v: squared(function, v, right),
         )
     if isinstance(right, Random):
         return Linear(
