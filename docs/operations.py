@@ -23,7 +23,7 @@ from tests.oracles import random_input
 from uaprop.dispatch.spellings import name_of
 from uaprop.registry import Rule, all_rules, rule
 
-KINDS = ("Linear", "Select", "Elementwise", "Bilinear", "Joint", "Noise")
+KINDS = ("Linear", "Select", "Elementwise", "Bilinear", "Joint", "Larger", "Noise")
 LISTED = ("aten", "query", "shape")  # files of rules that are all alike: one row for all of them
 NOT_A_KIND = {
     "addmm": "answered by `mm` and `add`",

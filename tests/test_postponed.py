@@ -68,6 +68,50 @@ def test_a_norm_goes_into_the_convolution(
     torch.testing.assert_close(found.var, plain.var, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("size", [3, 12])  # fewer elements than weights, and more
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("options", [{}, {"groups": 2, "stride": 2}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("method", ["sketch", "adjoint"])
+def test_a_norm_goes_into_the_convolution_of_factors(
+    method: str, dims: int, size: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x = conv_norm(dims, **options), noisy(2, 4, *[size] * dims)
+    network = lambda x: F.gelu(model(x)).flatten(2).mean(2)  # noqa: E731
+    apart = lambda x: F.gelu(model[1](model[0](x) * 1.0)).flatten(2).mean(2)  # noqa: E731
+    seen = Squares(monkeypatch)
+    ua.propagate(network, x, method=method, probes=8)
+    # the weights' gradients are wanted of a sketch, but of no probes that are beside a mean
+    assert seen.computed == ([] if method == "sketch" else ["times"])
+    seen.computed.clear()
+    with torch.no_grad():
+        found = ua.propagate(network, x, method=method, probes=8)
+        assert seen.computed == ["times"]
+        expected = ua.propagate(apart, x, method=method, probes=8)
+    assert seen.computed == ["times", "value"]
+    torch.testing.assert_close(found.loc, expected.loc)
+    torch.testing.assert_close(found.covariance(), expected.covariance(), rtol=1e-9, atol=1e-14)
+
+
+def test_factors_in_half_precision_and_their_gradients() -> None:
+    torch.manual_seed(0)
+    model, x = conv_norm(2), noisy(2, 4, 16, 16)
+    exact = ua.propagate(model, x, method="sketch", probes=8)
+    with torch.no_grad():
+        half = ua.Gaussian(x.loc.half(), x.cov.var.half())
+        halved = ua.propagate(model.half(), half, method="sketch", probes=8)
+    assert halved.cov.values.dtype == torch.float16
+    torch.testing.assert_close(halved.std.double(), exact.std.detach(), rtol=0.02, atol=1e-2)
+    model = model.double()
+    results = []
+    for run in (lambda x: model(x), lambda x: model[1](model[0](x) * 1.0)):
+        model.zero_grad()
+        ua.propagate(run, x, method="sketch", probes=8).var.sum().backward()
+        results.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(*results)
+    assert any(g.abs().sum() > 0 for g in results[0])
+
+
 MODELS: dict[str, tuple[Callable[[nn.Module, Any], Any], list[str]]] = {
     "asked twice": (lambda m, x: (m[0](x), m(x)), ["value", "times"]),
     "rectified in between": (lambda m, x: m[1](F.relu(m[0](x))), ["value"]),

@@ -1,4 +1,4 @@
-"""The six kinds of map that an operation can be.
+"""The seven kinds of map that an operation can be.
 
 A *rule* answers an operation with one of these; a *covariance* knows how to pass through each. Rules and
 covariances never meet otherwise, so the library's size is their sum, not their product.
@@ -20,6 +20,7 @@ __all__ = [
     "Elementwise",
     "Joint",
     "Kind",
+    "Larger",
     "Linear",
     "Noise",
     "Random",
@@ -85,6 +86,9 @@ class Rows(Protocol):
 
     def rescaled(self, var: Tensor, factor: Tensor | None) -> Tensor:
         """``Linear.squared`` of variances, and then each channel multiplied by a number ``(channels,)``."""
+
+    def scaled(self, x: Tensor, factor: Tensor | None) -> Tensor:
+        """``Linear.linear``, and then the same."""
 
     def folded(self, x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
         """``Linear.affine``, and then each channel multiplied by one number and another added."""
@@ -185,6 +189,13 @@ class Joint:
 
 
 @dataclass(slots=True, eq=False)
+class Larger:
+    """``y_i = max(a_i, b_i)``, of two random operands of one shape and dtype."""
+
+    inputs: tuple[Random, Random]
+
+
+@dataclass(slots=True, eq=False)
 class Noise:
     """``y = x · ξ`` with noise ``ξ`` that the operation adds itself.
 
@@ -197,4 +208,4 @@ class Noise:
     shape: tuple[int, ...]
 
 
-Kind: TypeAlias = Linear | Select | Elementwise | Bilinear | Joint | Noise
+Kind: TypeAlias = Linear | Select | Elementwise | Bilinear | Joint | Larger | Noise

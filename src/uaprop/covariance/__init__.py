@@ -1,4 +1,4 @@
-"""Representations of a covariance, one file each; every one knows the six kinds and no rule.
+"""Representations of a covariance, one file each; every one knows the seven kinds and no rule.
 
 Here are those that a Gaussian can have; the methods have more for their own use.
 """

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Random, Select
+from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Random, Select
 
 __all__ = ["Covariance", "Result", "composed", "per_batch_element", "rearranged"]
 
@@ -107,6 +108,15 @@ class Covariance(ABC):
         """Pass through a map of whole vectors."""
 
     @classmethod
+    def larger(cls, kind: Larger) -> Result:
+        """Pass through the larger of two tensors: here by way of their difference, ReLU and a sum."""
+        a: Any
+        b: Any
+        a, b = kind.inputs
+        result = b + F.relu(a - b)
+        return result.loc, result.cov
+
+    @classmethod
     @abstractmethod
     def noise(cls, kind: Noise) -> Result:
         """Pass through an operation that adds noise."""
@@ -125,6 +135,8 @@ class Covariance(ABC):
             return cls.bilinear(kind)
         if isinstance(kind, Joint):
             return cls.joint(kind)
+        if isinstance(kind, Larger):
+            return cls.larger(kind)
         return cls.noise(kind)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Random, Select
+from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Random, Select
 from .base import Covariance, Result
 from .diagonal import Diagonal
 from .ensemble import Ensemble
@@ -94,6 +94,11 @@ class Calibrated(Diagonal):
     @classmethod
     def joint(cls, kind: Joint) -> Result:
         """The map's own formula at the corrected variances."""
+        return cls._at_a_place(kind)
+
+    @classmethod
+    def larger(cls, kind: Larger) -> Result:
+        """The larger of two with corrected variances."""
         return cls._at_a_place(kind)
 
     @classmethod

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Select
+from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Select
 from ..numerics.kernel import Kernel
+from ..numerics.maximum import larger
 from ..numerics.moments import root
 from .base import Covariance, Result, per_batch_element, rearranged
 from .postponed import Postponed, passed
@@ -103,6 +104,13 @@ class Diagonal(Covariance):
         """The map's own formula for independent inputs."""
         (x,) = kind.inputs
         mean, var = kind.moments(x.loc, x.cov.var)
+        return mean, cls(var)
+
+    @classmethod
+    def larger(cls, kind: Larger) -> Result:
+        """The larger of two independent elements (Clark 1961)."""
+        a, b = kind.inputs
+        mean, var = larger((a.loc, a.cov.var), (b.loc, b.cov.var))
         return mean, cls(var)
 
     @classmethod

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
+from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Random, Select
 from .base import Covariance, Result, composed, per_batch_element
 from .response import with_gain
 from .stacked import across, expanded
@@ -25,20 +26,21 @@ __all__ = ["Ensemble"]
 class Ensemble(Covariance):
     """Draws of a random tensor, ``(draws, *shape)``; the same draw in all tensors of a pass."""
 
-    __slots__ = ("values",)
+    __slots__ = ("_var", "values")
 
     needs_functions = True
     defers = False  # draws take maxima as they are
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
+        self._var: Tensor | None = None
 
     @property
     def var(self) -> Tensor:
         """The draws' variances; exactly zero where all draws are the same."""
-        # torch's own takes ten times as long over few draws
-        apart = self.values - self.values[0]
-        return (apart - apart.mean(0)).square().sum(0) / (len(apart) - 1)
+        if self._var is None:
+            self._var = _variances(self.values)
+        return self._var
 
     def dense(self) -> Tensor:
         """The draws' covariance in each batch element."""
@@ -75,15 +77,16 @@ class Ensemble(Covariance):
         (x,) = kind.inputs
         function = kind.function
         assert function is not None  # dispatch attaches it, see needs_functions
+        if kind.kinks:
+            mean, gain, values = _through_kinks(kind, function, x)
+            return with_gain(x.loc.expand(mean.shape), mean, gain), cls(values)
         with torch.no_grad():
             mean = function(x.loc)
         shape = mean.shape  # a bound of a clamp can have more elements than what it clamps
-        with torch.enable_grad():
-            draws = expanded(x.cov.values, shape).detach().requires_grad_()
-            values = across(function, draws)
-            one = values.new_ones(()).expand_as(values)
-            (slopes,) = torch.autograd.grad(values, draws, one)
-        return with_gain(x.loc.expand(shape), mean, slopes.mean(0)), cls(values.detach())
+        values, slopes = _with_slopes(
+            lambda draws: across(function, draws), expanded(x.cov.values, shape)
+        )
+        return with_gain(x.loc.expand(shape), mean, slopes.mean(0)), cls(values)
 
     @classmethod
     def bilinear(cls, kind: Bilinear) -> Result:
@@ -102,6 +105,17 @@ class Ensemble(Covariance):
         if (result := composed(kind)) is not None:
             return result
         return cls.anything(kind.inputs, kind.function)
+
+    @classmethod
+    def larger(cls, kind: Larger) -> Result:
+        """The larger of every pair of draws; the derivative by an operand is how often it wins."""
+        a, b = kind.inputs
+        with torch.no_grad():
+            p, q = a.cov.values, b.cov.values
+            won = _share_above(p, q)
+        gap = a.loc - b.loc
+        mean = b.loc + with_gain(gap, F.relu(gap.detach()), won)
+        return mean, cls(torch.maximum(p, q))
 
     @classmethod
     def noise(cls, kind: Noise) -> Result:
@@ -141,6 +155,57 @@ class Ensemble(Covariance):
         with torch.no_grad():
             values = across(function, *stacks)
         return _Averaged.apply(function, stacks, mean, *(x.loc for x in inputs)), cls(values)
+
+
+def _with_slopes(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """A function of every element, and its derivative."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        values = function(x)
+        one = values.new_ones(()).expand_as(values)
+        (slopes,) = torch.autograd.grad(values, x, one)
+    return values.detach(), slopes
+
+
+def _through_kinks(
+    kind: Elementwise, function: Callable[[Tensor], Tensor], x: Random
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A piecewise linear function: to count the draws beyond each kink is all that its gain takes.
+
+    Returns:
+        Its value at the mean, its slope averaged over the draws, and the draws.
+    """
+    with torch.no_grad():
+        loc, draws = x.loc, x.cov.values
+        values = across(function, draws)
+        shape = values.shape[1:]  # a bound of a clamp can have more elements than what it clamps
+        if loc.shape != shape:
+            loc, draws = loc.expand(shape), expanded(draws, shape)
+        mean, gain = _with_slopes(function, loc)
+        for place, jump in kind.kinks:
+            places = torch.as_tensor(place, dtype=loc.dtype, device=loc.device).expand(shape)
+            share = _share_above(draws, places.expand_as(draws))
+            gain = gain + (share - (loc > places).to(loc.dtype)) * jump
+    return mean, gain.to(mean.dtype), values
+
+
+def _share_above(p: Tensor, q: Tensor) -> Tensor:
+    """The share of draws with ``p > q``."""
+    total, above = torch.zeros_like(p[0]), torch.empty_like(p[0])
+    for one, other in zip(p, q, strict=True):
+        total += torch.gt(one, other, out=above)
+    return total / len(p)
+
+
+def _variances(values: Tensor) -> Tensor:
+    """``Var`` over the first dimension, by deviations from the first draw; torch's own is slow over few."""
+    first, *others = values
+    total, squares = torch.zeros_like(first), torch.zeros_like(first)
+    for draw in others:
+        apart = draw - first
+        total += apart
+        squares.addcmul_(apart, apart)
+    return (squares - total.square() / len(values)).clamp_min(0) / (len(values) - 1)
 
 
 class _Part:

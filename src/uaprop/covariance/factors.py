@@ -20,13 +20,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
+from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Random, Select
 from ..numerics.moments import root, untracked
 from ..numerics.stacked import sum_of_squares
 from .base import Covariance, Result, composed, per_batch_element
 from .derivative import along, floating
+from .postponed import Postponed, passed_stack
 from .response import with_gain
-from .second_order import partners, second_order, through, through_in_loops
+from .second_order import (
+    larger_in_loops,
+    partners,
+    second_order,
+    through,
+    through_in_loops,
+)
 from .sources import Sources, coded, signed, signed_by_position
 from .stacked import across
 
@@ -41,10 +48,10 @@ class Factors(Covariance):
         sources: the sets of sources they belong to, in order.
     """
 
-    __slots__ = ("_choices", "_var", "sources", "values")
+    __slots__ = ("_choices", "_values", "_var", "sources")
 
-    def __init__(self, values: Tensor, sources: tuple[Sources, ...]) -> None:
-        self.values = values
+    def __init__(self, values: Tensor | Postponed, sources: tuple[Sources, ...]) -> None:
+        self._values = values
         self.sources = sources
         self._var: Tensor | None = None
         self._choices: list[Tensor] | None = None
@@ -69,6 +76,20 @@ class Factors(Covariance):
         return cls(
             torch.einsum("...ij,r...j->r...i", vectors, spread).reshape(-1, *shape), (sources,)
         )
+
+    @property
+    def values(self) -> Tensor:
+        """The factors, ``(sources, *shape)``."""
+        values = self._values
+        if isinstance(values, Postponed):
+            self._values = values = values.value()
+        return values
+
+    @property
+    def waiting(self) -> Postponed | None:
+        """The factors, if they are not computed yet."""
+        values = self._values
+        return values if isinstance(values, Postponed) else None
 
     @property
     def var(self) -> Tensor:
@@ -115,8 +136,12 @@ class Factors(Covariance):
     @classmethod
     def linear(cls, kind: Linear) -> Result:
         """The linear part acts on each source's factor."""
-        sources, stacks = _aligned(kind.inputs)
         mean = kind.affine(*(x.loc for x in kind.inputs))
+        if len(kind.inputs) == 1:
+            sources = kind.inputs[0].cov.sources
+            with _tracking(sources):
+                return mean, cls(passed_stack(kind, mean), sources)
+        sources, stacks = _aligned(kind.inputs)
         with _tracking(sources):
             return mean, cls(across(kind.linear, *stacks), sources)
 
@@ -182,6 +207,26 @@ class Factors(Covariance):
         with _tracking(sources):
             (values,) = along(kind.function, (x.loc,), [x.cov.values])
         return kind.function(x.loc), cls(values, sources)
+
+    @classmethod
+    def larger(cls, kind: Larger) -> Result:
+        """``b + relu(a - b)``, without the difference's factors in memory where no derivative needs them."""
+        a, b = kind.inputs
+        sources = a.cov.sources
+        if len(sources) > 1 or b.cov.sources != sources:
+            return super().larger(kind)
+        p, q = a.cov.values, b.cov.values
+        gap = a.loc - b.loc
+        with _tracking(sources):
+            values = untracked(gap, p, q)
+            found = larger_in_loops(gap, p, q, sources[0]) if values else None
+        if found is None:
+            return super().larger(kind)
+        moments, factors = found
+        beyond = (
+            with_gain(gap, moments.mean, moments.gain) if _linearised(sources) else moments.mean
+        )
+        return b.loc + beyond, cls(factors, sources)
 
     @classmethod
     def linearised(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:

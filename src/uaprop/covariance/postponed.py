@@ -1,8 +1,8 @@
-"""Variances behind a convolution that wait for what comes next.
+"""Variances and factors behind a convolution that wait for what comes next.
 
 A batch norm multiplies each channel by a factor. Behind a convolution that is a convolution with other
-weights: the variances need not be written to memory, and read and written once more. So inside ``with
-postponing():`` a convolution's variances are computed when somebody asks for them.
+weights: the variances, or a stack of factors, need not be written to memory, and read and written once
+more. So inside ``with postponing():`` a convolution's are computed when somebody asks for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import Tensor
 from ..kinds import Linear, Rows
 from ..numerics.autocast import outside_autocast
 from ..numerics.moments import HALF, is_for_inductor, untracked
+from .stacked import across
 
-__all__ = ["Postponed", "passed", "postponing"]
+__all__ = ["Postponed", "passed", "passed_stack", "postponing"]
 
 
 class _Here(threading.local):
@@ -30,7 +31,7 @@ _here = _Here()
 
 @contextlib.contextmanager
 def postponing() -> Iterator[None]:
-    """Let variances wait, in this thread. Whoever enters this asks for those of the outputs at its end."""
+    """Let them wait, in this thread. Whoever enters this asks for those of the outputs at its end."""
     before, _here.postponing = _here.postponing, True
     try:
         yield
@@ -75,7 +76,20 @@ class Postponed:
                 "of the convolution's variances; replace it instead, or ask for y.var before"
             )
         with torch.no_grad(), outside_autocast():
-            return self._rows.rescaled(self._given, factor)
+            return self._through(factor)
+
+    def _through(self, factor: Tensor | None) -> Tensor:
+        return self._rows.rescaled(self._given, factor)
+
+
+class _PostponedStack(Postponed):
+    """The same for factors, ``(sources, batch, channels, …)``."""
+
+    __slots__ = ()
+
+    def _through(self, factor: Tensor | None) -> Tensor:
+        stack = self._given
+        return self._rows.scaled(stack.flatten(0, 1), factor).unflatten(0, stack.shape[:2])
 
 
 def _is_foldable(*tensors: Tensor) -> bool:
@@ -112,3 +126,17 @@ def passed(kind: Linear) -> tuple[Tensor, Tensor | Postponed]:
     if rows is not None and (untracked(mean, var) or _is_foldable(mean, var)):
         return mean, Postponed(rows, loc, var)
     return mean, kind.squared(var)
+
+
+def passed_stack(kind: Linear, mean: Tensor) -> Tensor | Postponed:
+    """The factors of a linear map's output, now or later; ``mean`` is the output's."""
+    (x,) = kind.inputs
+    if kind.scaling is not None and x.cov.waiting is not None and untracked(mean):
+        factor, _ = kind.scaling()
+        scaled: Tensor = x.cov.waiting.times(factor)
+        return scaled
+    stack = x.cov.values
+    if kind.rows is not None and _here.postponing and untracked(mean, stack):
+        return _PostponedStack(kind.rows, x.loc, stack)
+    found: Tensor = across(kind.linear, stack)
+    return found

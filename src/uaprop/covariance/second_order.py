@@ -10,11 +10,14 @@ from torch import Tensor
 
 from ..kinds import Elementwise
 from ..numerics.moments import Moments, root
+from ..numerics.rectified import relu
 from ..numerics.stacked import combined, residual_scale, squares, sum_of_squares
 from .sources import Sources
 from .stacked import across, expanded
 
-__all__ = ["partners", "second_order", "through", "through_in_loops"]
+__all__ = ["larger_in_loops", "partners", "second_order", "through", "through_in_loops"]
+
+_PIECE = 2**20  # elements of a stack, which stay in the processor's cache
 
 
 def through_in_loops(
@@ -33,6 +36,43 @@ def through_in_loops(
         values, var, norm = expanded(values, shape), var.expand(shape), norm.expand(shape)
     scale, lost = residual_scale(moments.var, moments.gain, var, norm)
     return moments, combined(values, other, moments.gain, scale), lost
+
+
+def larger_in_loops(
+    gap: Tensor, p: Tensor, q: Tensor, sources: Sources
+) -> tuple[Moments, Tensor] | None:
+    """``b + relu(a - b)`` in one pass over memory: one set of sources, and no derivatives.
+
+    Args:
+        gap: the mean of ``a - b``.
+        p: factors of ``a``, ``(sources, *shape)``.
+        q: factors of ``b``.
+        sources: the sources.
+
+    Returns:
+        The moments of ``relu(a - b)``, and the factors of the larger one; None if these would lack
+        variance, where the factors of ``a - b`` cancel.
+    """
+    other = sources.partners()
+    found = torch.empty(p.shape, dtype=p.dtype, device=p.device)
+    moments = Moments(*(torch.empty(gap.shape, dtype=gap.dtype, device=gap.device) for _ in "123"))
+    lead = slice(1, max(2, p.ndim - 2))  # cut along these, which slices for windows leave together
+    planes = [t.reshape(len(t), -1, *t.shape[lead.stop :]) for t in (p, q, found)]
+    means, *parts = (t.reshape(-1, *t.shape[lead.stop - 1 :]) for t in (gap, *moments))
+    size = max(1, _PIECE * len(means) // max(1, p.numel()))
+    for start in range(0, len(means), size):
+        piece = slice(start, start + size)
+        mine, yours, result = (t[:, piece] for t in planes)
+        apart = mine - yours
+        var, norm = squares(apart, other)
+        here = relu(means[piece], var)
+        scale, lost = residual_scale(here.var, here.gain, var, norm)
+        if bool(lost.any()):
+            return None
+        torch.add(combined(apart, other, here.gain, scale), yours, out=result)
+        for whole, part in zip(parts, here, strict=True):
+            whole[piece] = part
+    return moments, found
 
 
 def through(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..covariance import Covariance
 from ..errors import UnsupportedOperation
-from ..kinds import Bilinear, Elementwise, Joint, Kind, Linear, Noise, Select
+from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Select
 from ..numerics.autocast import is_autocast, outside_autocast
 from ..registry import Rule
 from .functions import plain_function, random_arguments, widened
@@ -25,7 +25,7 @@ from .watch import Event, Watch, current
 __all__ = ["apply"]
 
 Wrap = Callable[[Tensor, Covariance], Handle]
-_KINDS = (Linear, Select, Elementwise, Bilinear, Joint, Noise)
+_KINDS = (Linear, Select, Elementwise, Bilinear, Joint, Larger, Noise)
 
 
 def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], wrap: Wrap) -> Any:

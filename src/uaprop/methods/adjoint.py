@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..covariance import Factors, Sources
+from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
 from .arguments import Arguments
 from .options import whole_number, whole_numbers_if_given
@@ -67,7 +68,8 @@ def adjoint(
 
     options = {"probes": probes, "seed": seed, "outputs": outputs, "rank": rank}
     scheme = Scheme("adjoint", options, carry, stacked_output, _residual, probes, rank)
-    return respond(scheme, model, arguments, stacks, outputs, chunk)
+    with postponing():
+        return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 
 def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Residual:

@@ -10,12 +10,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal, Factors, Sources
+from ..covariance.postponed import postponing
 from ..covariance.sources import decoded
 from ..gaussian import Gaussian
 from ..provenance import Provenance
 from .answer import cut_like
 from .apart import check_apart, default_chunk
 from .arguments import Arguments, explained, is_gaussian
+from .diagonal import settle
 from .options import whole_number
 
 __all__ = ["probe", "sketch"]
@@ -66,7 +68,9 @@ def sketch(
     answers, lengths = [], []
     for _, piece in encoded.pieces(chunk):
         sources.restart()
-        answers.append(piece.run(model, piece.gaussians))
+        with postponing():
+            answers.append(piece.run(model, piece.gaussians))
+            settle(answers[-1])
         lengths.append(piece.batch or 0)
     whole = answers[0]
     if len(answers) > 1:

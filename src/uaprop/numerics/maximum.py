@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .kernel import elementwise
-from .moments import Moments, folded, untracked
+from .moments import HALF, Moments, folded, untracked
 from .rectified import distance, relu
 from .tails import beyond
 
@@ -56,6 +56,10 @@ def _larger(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> Mar
 
 def larger(a: Marginal, b: Marginal) -> Marginal:
     """Mean and variance of the larger of two independent Gaussians."""
+    dtype = a[0].dtype
+    if dtype in HALF:
+        wide = larger((a[0].float(), a[1].float()), (b[0].float(), b[1].float()))
+        return wide[0].to(dtype), wide[1].to(dtype)
     if not untracked(*a, *b):
         return sharp_union(relu, a, b)  # which knows its gradient
     mean, var = elementwise(_larger, *a, *b)

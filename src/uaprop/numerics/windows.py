@@ -30,15 +30,6 @@ class Windows(NamedTuple):
     padding: int
     dilation: int
 
-    def places(self, size: int) -> tuple[list[int], list[Any]]:
-        """The padding that F.pad takes, and for each element of a window its cut through all windows."""
-        span = (self.out - 1) * self.stride + 1
-        after = max(0, span + self.dilation * (self.kernel - 1) - size - self.padding)
-        behind = -self.dim - 1
-        starts = (k * self.dilation for k in range(self.kernel))
-        cuts = [(..., slice(k, k + span, self.stride), *[slice(None)] * behind) for k in starts]
-        return [0, 0] * behind + [self.padding, after], cuts
-
     def elements(self, size: int) -> Iterator[tuple[Any, list[int]]]:
         """For each element of a window its cut through all windows that it is inside of, and the rest."""
         behind = -self.dim - 1

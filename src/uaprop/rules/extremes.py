@@ -16,13 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Joint, Random
+from ..kinds import Joint, Larger, Random
 from ..numerics.largest import largest
 from ..numerics.maximum import Marginal
 from ..registry import rule
 from .activation import clamp_max, clamp_min
 from .average import per_dim
-from .pool import larger_of
 
 T = torch.Tensor
 _LONGEST = 64  # elements that meet one after the other
@@ -116,10 +115,10 @@ def _winners(x: Any, lanes: int) -> Any:
     """One winner for each of several lanes, whose elements meet in their order."""
     rest = len(x) % lanes
     if rest:
-        x = torch.cat([larger_of(x[:rest], x[rest : 2 * rest]), x[2 * rest :]])
+        x = torch.cat([torch.maximum(x[:rest], x[rest : 2 * rest]), x[2 * rest :]])
     best = x[:lanes]
     for start in range(lanes, len(x), lanes):
-        best = larger_of(best, x[start : start + lanes])
+        best = torch.maximum(best, x[start : start + lanes])
     return best
 
 
@@ -169,9 +168,15 @@ def _of_two(input: Any, other: Any, sign: float) -> Any:
             value = value.to(operation(value.loc, bound).dtype)
             bound = bound.to(value.loc.dtype)
         return clamp_min(value, bound) if sign > 0 else clamp_max(value, bound)
-    shape = operation(torch.empty_like(input.loc), torch.empty_like(other.loc)).shape
-    pair: Any = torch.stack([input.expand(shape), other.expand(shape)])  # type: ignore[attr-defined]
-    return torch.amax(pair, 0) if sign > 0 else torch.amin(pair, 0)
+    like = operation(torch.empty_like(input.loc), torch.empty_like(other.loc))
+    a, b = (_as(x, like) for x in (input, other))
+    return Larger((a, b)) if sign > 0 else -torch.maximum(-a, -b)
+
+
+def _as(x: Any, like: Tensor) -> Any:
+    """A random tensor broadcast to a shape and a dtype."""
+    x = x if x.loc.dtype == like.dtype else x.to(like.dtype)
+    return x if x.shape == like.shape else x.expand(like.shape)
 
 
 @rule(torch.maximum, T.maximum, source="Clark (1961)")

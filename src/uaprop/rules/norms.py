@@ -86,6 +86,13 @@ def _dim_and_correction(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, 
 def _spread(
     operation: Callable[..., Any], input: Random, dim: Any, taken: Any, keepdim: bool, power: float
 ) -> Joint:
+    count = _rows(input, dim)[0].count
+    if count <= taken:  # torch divides by zero, and warns
+        raise UnsupportedOperation(
+            "",
+            reason=f"{count} element(s) with correction={taken} leave no degrees of freedom",
+            remedy="Use correction=0, or more elements.",
+        )
 
     def function(x: Tensor) -> Tensor:
         value: Tensor = operation(x, dim, correction=taken, keepdim=keepdim)

@@ -16,17 +16,12 @@ from ..registry import rule
 from .average import per_dim
 
 
-def larger_of(a: Any, b: Any) -> Any:
-    """The larger of two random tensors, whatever correlation they have."""
-    return b + F.relu(a - b)
-
-
 def _largest_of(entrants: list[Any]) -> Any:
     """The largest of several, in a balanced tournament."""
     if len(entrants) == 1:
         return entrants[0]
     half = len(entrants) // 2
-    return larger_of(_largest_of(entrants[:half]), _largest_of(entrants[half:]))
+    return torch.maximum(_largest_of(entrants[:half]), _largest_of(entrants[half:]))
 
 
 def far_below(input: Random) -> float:
@@ -55,10 +50,15 @@ def _hopeless(input: Any) -> tuple[Tensor, float]:
 
 def _composed_along(input: Any, windows: Windows) -> Any:
     """Maximum over sliding windows along one dimension, by way of differences and ReLU."""
-    where, cuts = windows.places(input.shape[windows.dim])
-    if any(where):
-        input = F.pad(input, where, value=far_below(input))
-    return _largest_of([input[cut] for cut in cuts])
+    floor = None
+    entrants = []
+    for cut, where in windows.elements(input.shape[windows.dim]):
+        entrant = input[cut]
+        if any(where):
+            floor = far_below(input) if floor is None else floor
+            entrant = F.pad(entrant, where, value=floor)
+        entrants.append(entrant)
+    return _largest_of(entrants)
 
 
 def _register_max_pool(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..numerics.constants import derived
 from ..numerics.frozen import Convolution, frozen, is_frozen
+from ..numerics.moments import HALF
 from ..numerics.precision import reduced
 from .contract import square, squared
 
@@ -50,8 +51,17 @@ class Weights:
         if smaller and not narrow:
             result = self._function(var, derived(square, weight) * _as_rows(factor, weight), None)
             return result
-        result = squared(self._function, var, weight)
-        return result.mul_(factor.view(-1, *[1] * (result.ndim - 2)))
+        return _each_channel(squared(self._function, var, weight), factor)
+
+    def scaled(self, x: Tensor, factor: Tensor | None) -> Tensor:
+        """Each row of the weights scaled, or the result: what is smaller."""
+        weight, narrow = self.weight, x.dtype in HALF
+        result: Tensor
+        if factor is not None and weight.numel() <= x.numel() and not narrow:
+            result = self._function(x, weight * _as_rows(factor.to(x.dtype), weight), None)
+            return result
+        result = self._function(x, weight, None)
+        return result if factor is None else _each_channel(result, factor)
 
     def _frozen(self, x: Tensor) -> Convolution | None:
         """The convolution, if its weights need not be computed in every call of a compiled program."""
@@ -68,6 +78,11 @@ class Weights:
         weight = self.weight * _as_rows(factor, self.weight)
         result: Tensor = self._function(x, weight.to(x.dtype), shift.to(x.dtype))
         return result
+
+
+def _each_channel(result: Tensor, factor: Tensor) -> Tensor:
+    """The result itself, multiplied."""
+    return result.mul_(factor.view(-1, *[1] * (result.ndim - 2)))
 
 
 def _as_rows(factor: Tensor, weight: Tensor) -> Tensor:
