@@ -127,7 +127,7 @@ class _Fit:
         if level is not None:
             short = _short(place, var * channelwise(self._factor(place, var, true), var), true)
             law = [slope(level, short), float(level.mean()), *map(float, level.aminmax())]
-        var = levelled(var, level, *law)
+        var = levelled(var, var.ndim, level, *law)
         self.factors.append(self._factor(place, var, true))
         self.laws.append(law)
         self.places.append(place)
@@ -190,7 +190,6 @@ class Correction:
         self.count += 1
         channels = var.shape[1] if var.ndim > 1 else var.numel()
         places, factors = self.calibration.places, self.calibration.factors
-        level = self.levels.of(var)
         if number >= len(places):
             self.misfit = self.misfit or f"it ends after {len(places)} places, the model goes on"
         elif places[number] != place or factors[number].numel() != channels:
@@ -200,8 +199,9 @@ class Correction:
             )
         if self.misfit:
             return var
-        var = levelled(var, level, *self.calibration.laws[number])
-        return var * channelwise(factors[number].to(var), var)
+        factor, law = channelwise(factors[number].to(var), var), self.calibration.laws[number]
+        level = self.levels.of(var) if number == 0 or law[0] else None
+        return var * levelled(factor, var.ndim, level, *law)
 
     def finish(self) -> None:
         """Check that the model came to every place, and that each was as the calibration has it.

@@ -53,10 +53,29 @@ def slope(level: Tensor, short: Tensor) -> float:
 
 
 def levelled(
-    var: Tensor, level: Tensor | None, power: float, centre: float, low: float, high: float
+    factor: Tensor,
+    dims: int,
+    level: Tensor | None,
+    power: float,
+    centre: float,
+    low: float,
+    high: float,
 ) -> Tensor:
-    """The variances times ``exp(power (level - centre))``; no further than the levels fitted to."""
+    """A factor times ``exp(power (level - centre))``; no further than the levels fitted to.
+
+    Args:
+        factor: what broadcasts with variances ``(batch, …)``.
+        dims: how many dimensions these have.
+        level: for each input of the batch; None without a batch.
+        power: the slope.
+        centre: the average of the levels fitted to.
+        low: the lowest of them.
+        high: the highest of them.
+
+    Returns:
+        The factor; one for each input of the batch, if the power is not 0.
+    """
     if level is None or power == 0:
-        return var
+        return factor
     scale = torch.exp(power * (level.clamp(low, high) - centre))
-    return var * scale.view(-1, *[1] * (var.ndim - 1))
+    return factor * scale.view(-1, *[1] * (dims - 1))
