@@ -53,12 +53,13 @@ def larger_in_loops(
         The moments of ``relu(a - b)``, and the factors of the larger one; None if these would lack
         variance, where the factors of ``a - b`` cancel.
     """
+    before = sources.generator.get_state()
     other = sources.partners()
     found = torch.empty(p.shape, dtype=p.dtype, device=p.device)
     moments = Moments(*(torch.empty(gap.shape, dtype=gap.dtype, device=gap.device) for _ in "123"))
-    lead = slice(1, max(2, p.ndim - 2))  # cut along these, which slices for windows leave together
-    planes = [t.reshape(len(t), -1, *t.shape[lead.stop :]) for t in (p, q, found)]
-    means, *parts = (t.reshape(-1, *t.shape[lead.stop - 1 :]) for t in (gap, *moments))
+    last = max(1, gap.ndim - 2)  # dimensions before these go together, also where windows are cut
+    planes = [t.reshape(len(t), -1, *gap.shape[last:]) for t in (p, q, found)]
+    means, *parts = (t.reshape(-1, *gap.shape[last:]) for t in (gap, *moments))
     size = max(1, _PIECE * len(means) // max(1, p.numel()))
     for start in range(0, len(means), size):
         piece = slice(start, start + size)
@@ -68,6 +69,7 @@ def larger_in_loops(
         here = relu(means[piece], var)
         scale, lost = residual_scale(here.var, here.gain, var, norm)
         if bool(lost.any()):
+            sources.generator.set_state(before)  # whoever takes over makes the same choices
             return None
         torch.add(combined(apart, other, here.gain, scale), yours, out=result)
         for whole, part in zip(parts, here, strict=True):
