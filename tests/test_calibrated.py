@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import uaprop as ua
+from uaprop.methods.curves import curve, curved
 from uaprop.methods.levels import slope
 from uaprop.numerics.chance import seeded
 
@@ -89,6 +93,7 @@ def test_a_file_keeps_it(tmp_path: Path) -> None:
     assert loaded.model == calibration.model
     assert torch.equal(loaded.slopes, calibration.slopes)
     assert torch.equal(loaded.levels, calibration.levels)
+    assert torch.equal(loaded.curves, calibration.curves)
     before = ua.propagate(model, x, method="calibrated", calibration=calibration)
     after = ua.propagate(model, x, method="calibrated", calibration=loaded)
     assert torch.equal(before.var, after.var)
@@ -194,6 +199,52 @@ def test_the_power_law_goes_no_further_than_it_was_fitted() -> None:
         plain = ua.propagate(model, far, method="calibrated", calibration=flat)
         expected = float(calibration.slopes[1]) * (level - centre)
         assert float((answer.cov.var / plain.cov.var).log()) == pytest.approx(expected)
+
+
+class Scores(nn.Module):
+    """Every score is a sum of 64 rectified copies of its input, each with a threshold of its own."""
+
+    def forward(self, x: Any) -> Any:
+        thresholds = torch.linspace(-8, 8, 64, dtype=torch.float64)
+        return F.relu(x.unsqueeze(-1) - thresholds).sum(-1)
+
+
+def test_large_scores_are_corrected_by_more() -> None:
+    """With k copies active a score's variance is k² v, and the diagonal's is k v: a curve over the mean."""
+    model, generator = Scores(), torch.Generator().manual_seed(0)
+    x, tested = (14 * torch.rand(n, 20, generator=generator).double() - 6.5 for n in (32, 8))
+    calibration = ua.calibrate(model, x, std=0.05, samples=256)
+    assert calibration.curves.shape == (2, 8)
+    assert (calibration.curves[0] == 0).all()  # no scores yet
+    low, high, *values = calibration.curves[1].tolist()
+    scores = model(x)
+    assert scores.min() <= low < high <= scores.max()
+    assert all(a < b for a, b in itertools.pairwise(values))
+    noisy = ua.Gaussian(tested, std=0.05)
+    truth = ua.propagate(model, noisy, method="samples", samples=4000)
+    answer = ua.propagate(model, noisy, method="calibrated", calibration=calibration)
+    assert error(answer, truth) < 0.1
+    flat = replace(calibration, curves=torch.zeros(2, 8).double())
+    assert error(ua.propagate(model, noisy, method="calibrated", calibration=flat), truth) > 0.2
+
+
+def test_a_curve_is_found_and_one_that_chance_could_have_made_is_none() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.linspace(-3, 7, 4000, dtype=torch.float64)
+    noise = 0.3 * torch.randn(4000, generator=generator, dtype=torch.float64)
+    fitted = curve(x, F.relu(x - 1) / 4 + noise + 0.7)
+    factor = curved(torch.ones_like(x), x, *fitted).log()
+    expected = F.relu(x - 1) / 4
+    assert (factor - factor.mean() - expected + expected.mean()).abs().max() < 0.1
+    ends = curved(torch.ones(2).double(), torch.tensor([-9.0, 99.0]).double(), *fitted).log()
+    torch.testing.assert_close(ends.tolist(), [fitted[2], fitted[-1]])
+    unknown = torch.where(x > 5, torch.nan, F.relu(x - 1) / 4)
+    assert curve(x, unknown)[1] < 5
+    none = [0.0] * 8
+    assert sum(curve(x[i::20], noise[i::20]) != none for i in range(20)) <= 3
+    assert curve(x[:50], x[:50]) == none  # too few
+    assert curve(torch.ones(4000), x) == none  # all alike
+    assert curved(x, x, *none) is x
 
 
 def test_a_slope_that_chance_could_have_made_is_none() -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .check.flip import flip_probability
     from .deploy.export import export
     from .deploy.module import as_module
-    from .methods.calibration import Calibration, calibrate
+    from .methods.calibrate import calibrate
+    from .methods.calibration import Calibration
 
 __version__ = "0.1.0"
 
@@ -46,7 +47,7 @@ __all__ = [
 _ELSEWHERE = {
     "Calibration": "methods.calibration",
     "as_module": "deploy.module",
-    "calibrate": "methods.calibration",
+    "calibrate": "methods.calibrate",
     "compare": "check.compare",
     "coverage": "check.coverage",
     "export": "deploy.export",

@@ -25,8 +25,8 @@ __all__ = ["Calibrated", "Fitting", "Tally", "channelwise"]
 class Tally(Protocol):
     """Counts the places of a pass and corrects the variances there."""
 
-    def corrected(self, place: str, cov: Any) -> Tensor:
-        """The variances at the next place, which is of the kind ``place``."""
+    def corrected(self, place: str, x: Random) -> Tensor:
+        """The variances of ``x`` at the next place, which is of the kind ``place``."""
         ...
 
 
@@ -110,9 +110,7 @@ class Calibrated(Diagonal):
     def _at_a_place(cls, kind: Kind) -> Result:
         tally = kind.inputs[0].cov.tally
         place = type(kind).__name__
-        operands = {
-            id(x): _Given(x.loc, Diagonal(tally.corrected(place, x.cov))) for x in kind.inputs
-        }
+        operands = {id(x): _Given(x.loc, Diagonal(tally.corrected(place, x))) for x in kind.inputs}
         inputs: Any = tuple(operands[id(x)] for x in kind.inputs)
         mean, cov = Diagonal.through(replace(kind, inputs=inputs))
         return mean, cls(cov.var, tally)

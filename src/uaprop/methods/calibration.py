@@ -1,41 +1,48 @@
-"""Factors that correct the diagonal method's variances, fitted once to real draws."""
+"""What corrects the diagonal method's variances: factors and laws, as they are kept and applied."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
-import math
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from ..covariance.calibrated import Calibrated, Fitting, channelwise
+from ..covariance.calibrated import Calibrated, channelwise
 from ..gaussian import Gaussian
-from ..numerics.chance import reseed, seeded
-from ..numerics.turns import one_at_a_time
-from .arguments import Arguments, is_gaussian
-from .levels import Levels, levelled, slope
-from .options import whole_number
+from ..kinds import Random
+from .arguments import is_gaussian
+from .curves import KNOTS, curved
+from .levels import Levels, levelled
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["OUTPUT", "Calibration", "Correction", "Law", "at_the_end", "fingerprint"]
 
-_FORMAT = "uaprop calibration 2"
-_OUTPUT = "Output"
+_FORMAT = "uaprop calibration 3"
+OUTPUT = "Output"
 _ELEMENTS = 16  # of each weight that tell one model from another
+
+
+_LAWS = ("slopes", "levels", "curves")
+
+
+class Law(NamedTuple):
+    """How variances at a place depend on their input's level, and on the mean."""
+
+    slope: float = 0.0
+    levels: tuple[float, ...] = (0.0, 0.0, 0.0)
+    curve: tuple[float, ...] = (0.0,) * (2 + KNOTS)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A factor for every channel, and a power law, wherever the diagonal method uses a variance.
+    """A factor for every channel, and laws by input and mean, wherever the diagonal method uses a variance.
 
     Made by :func:`calibrate`; used by ``ua.propagate(model, x, method="calibrated", calibration=…)``.
 
@@ -43,6 +50,8 @@ class Calibration:
         factors: ``(channels,)`` for each place, in the order of the pass.
         slopes: ``(places,)``, by which power of an input's level its variances are multiplied.
         levels: ``(places, 3)``, the average, least and greatest level of the inputs it was fitted to.
+        curves: ``(places, 2 + knots)``, by the logarithms of which factors variances are multiplied according
+            to their mean (:mod:`~uaprop.methods.curves`): the first and last knot, and the value at each.
         places: what kind of operation is there.
         model: a fingerprint of the model's weights.
     """
@@ -50,13 +59,14 @@ class Calibration:
     factors: tuple[Tensor, ...]
     slopes: Tensor
     levels: Tensor
+    curves: Tensor
     places: tuple[str, ...]
     model: str
 
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file."""
         tensors = {f"{i:05d}": factor.contiguous() for i, factor in enumerate(self.factors)}
-        tensors |= {"slopes": self.slopes.contiguous(), "levels": self.levels.contiguous()}
+        tensors |= {name: getattr(self, name).contiguous() for name in _LAWS}
         told = {"format": _FORMAT, "places": json.dumps(self.places), "model": self.model}
         save_file(tensors, str(path), metadata=told)
 
@@ -75,15 +85,15 @@ class Calibration:
             if told.get("format") != _FORMAT:
                 raise ValueError(f"{path} is no calibration of this version of uaprop")
             stored = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        slopes, levels = stored.pop("slopes"), stored.pop("levels")
+        laws = {name: stored.pop(name) for name in _LAWS}
         places = tuple(json.loads(told["places"]))
-        return cls(tuple(stored.values()), slopes, levels, places, told["model"])
+        return cls(tuple(stored.values()), **laws, places=places, model=told["model"])
 
     @functools.cached_property
-    def laws(self) -> list[list[float]]:
-        """For each place its slope and levels, as numbers: a traced program has them as constants."""
-        laws: list[list[float]] = torch.cat([self.slopes.unsqueeze(1), self.levels], 1).tolist()
-        return laws
+    def laws(self) -> list[Law]:
+        """What holds at each place, as numbers: a traced program has them as constants."""
+        numbers = zip(self.slopes.tolist(), self.levels.tolist(), self.curves.tolist(), strict=True)
+        return [Law(slope, tuple(levels), tuple(curve)) for slope, levels, curve in numbers]
 
     def with_factors(self, factors: Iterable[Tensor]) -> Calibration:
         """The same with its factors in other tensors, as a traced program has them."""
@@ -109,65 +119,6 @@ def fingerprint(model: Callable[..., Any]) -> str:
     return digest.hexdigest()
 
 
-class _Fit:
-    """A tally that learns: at each place what makes the variances right on average."""
-
-    def __init__(self, samples: int) -> None:
-        self.factors: list[Tensor] = []
-        self.laws: list[list[float]] = []
-        self.places: list[str] = []
-        self.levels = Levels()
-        self.freedom = samples - 1
-
-    def corrected(self, place: str, cov: Any) -> Tensor:
-        """The variances times their new factors."""
-        var, true = cov.var, cov.draws.var(0)
-        level = self.levels.of(var)
-        law = [0.0, 0.0, 0.0, 0.0]
-        if level is not None:
-            short = _short(place, var * channelwise(self._factor(place, var, true), var), true)
-            law = [slope(level, short), float(level.mean()), *map(float, level.aminmax())]
-        var = levelled(var, var.ndim, level, *law)
-        self.factors.append(self._factor(place, var, true))
-        self.laws.append(law)
-        self.places.append(place)
-        return var * channelwise(self.factors[-1], var)
-
-    def _factor(self, place: str, var: Tensor, true: Tensor) -> Tensor:
-        known = (var > 0) & (true > 0)
-        ratio = torch.where(known, true / torch.where(known, var, 1), 1)
-        if place != _OUTPUT:  # what makes the sum right, which is what the next layer takes
-            return _per_channel(ratio, torch.where(known, var, 0))
-        # what makes std/σ right on average, which is what single answers need
-        return (_per_channel(ratio.rsqrt(), known) / _inverse_chi(self.freedom)).pow(-2)
-
-
-def _inverse_chi(freedom: int) -> float:
-    """How much too large 1/σ is on average, if σ is estimated with so many degrees of freedom."""
-    if freedom < 2:
-        return 1.0
-    return (
-        math.exp(math.lgamma((freedom - 1) / 2) - math.lgamma(freedom / 2)) * (freedom / 2) ** 0.5
-    )
-
-
-def _short(place: str, var: Tensor, true: Tensor) -> Tensor:
-    """What the logarithms of each input's variances lack; not a number where there are none."""
-    if place == _OUTPUT:
-        return (true / var).log().nan_to_num(0, 0, 0).flatten(1).mean(1)
-    return (true.flatten(1).sum(1) / var.flatten(1).sum(1)).log()
-
-
-def _per_channel(values: Tensor, weights: Tensor) -> Tensor:
-    """The weighted average over everything but the channels; 1 where there is no weight."""
-    weights = weights.to(values.dtype)
-    others = [d for d in range(values.ndim) if d != 1] if values.ndim > 1 else []
-    total, weight = values * weights, weights
-    if others:
-        total, weight = total.sum(others), weight.sum(others)
-    return torch.where(weight > 0, total / torch.where(weight > 0, weight, 1), 1)
-
-
 class Correction:
     """A tally that applies a calibration, and checks on the way that it fits."""
 
@@ -177,8 +128,8 @@ class Correction:
         self.misfit = ""
         self.levels = Levels()
 
-    def corrected(self, place: str, cov: Any) -> Tensor:
-        """The variances times this place's factors and power law.
+    def corrected(self, place: str, x: Random) -> Tensor:
+        """The variances times this place's factors, power law and curve.
 
         Where the calibration has something else at this place, :meth:`finish` tells: an error from
         here would look like one of the model's.
@@ -186,7 +137,7 @@ class Correction:
         Returns:
             The corrected variances.
         """
-        var, number = cov.var, self.count
+        var, number = x.cov.var, self.count
         self.count += 1
         channels = var.shape[1] if var.ndim > 1 else var.numel()
         places, factors = self.calibration.places, self.calibration.factors
@@ -200,8 +151,9 @@ class Correction:
         if self.misfit:
             return var
         factor, law = channelwise(factors[number].to(var), var), self.calibration.laws[number]
-        level = self.levels.of(var) if number == 0 or law[0] else None
-        return var * levelled(factor, var.ndim, level, *law)
+        level = self.levels.of(var) if number == 0 or law.slope else None
+        factor = levelled(factor, var.ndim, level, law.slope, *law.levels)
+        return var * curved(factor, x.loc, *law.curve)
 
     def finish(self) -> None:
         """Check that the model came to every place, and that each was as the calibration has it.
@@ -216,69 +168,9 @@ class Correction:
             raise ValueError(f"the calibration does not fit this model: {self.misfit}")
 
 
-def calibrate(
-    model: Callable[..., Any],
-    inputs: Any,
-    var: Tensor | float | None = None,
-    *,
-    std: Tensor | float | None = None,
-    samples: int = 64,
-    seed: int = 0,
-) -> Calibration:
-    """Fit one variance factor per channel and layer to real draws.
-
-    Draws of the inputs go through the model, and the diagonal method beside them. Wherever the method
-    is about to use a variance, its factor is the draws' variance over the method's, each summed over
-    batch and positions (at the outputs: such that std/σ is 1 on average). What is lost also depends on
-    the input: with four inputs or more, a power of how much the variances have grown since the first
-    layer is fitted, too. The method goes on with the corrected variance, so each place corrects only
-    what was lost since the last. Some dozens of typical inputs are enough. The factors depend little on
-    the noise's size, but belong to these weights.
-
-    Args:
-        model: any callable on tensors, usually an ``nn.Module``.
-        inputs: typical inputs, a batch of them; or what :func:`~uaprop.propagate` takes, with Gaussians in
-            it, and then neither ``var`` nor ``std``.
-        var: the noise's variance.
-        std: or its standard deviation.
-        samples: draws of every input.
-        seed: of the draws.
-
-    Returns:
-        The calibration, small enough to keep beside the weights: ``.save(path)``.
-
-    Raises:
-        TypeError: if the inputs are not random and no noise is given.
-    """
-    whole_number("samples", samples, 2)
-    whole_number("seed", seed, 0)
-    if isinstance(inputs, Tensor):
-        inputs = Gaussian(inputs, var, std=std)
-    elif var is not None or std is not None:
-        raise TypeError("var and std are the noise of a plain tensor; these inputs have their own")
-    arguments = Arguments.of(inputs)
-    if not arguments.gaussians:
-        raise TypeError("calibrate needs noisy inputs: give var or std, or ua.Gaussians")
-    generator = seeded(seed, device=arguments.gaussians[0].device)
-    tally = _Fit(samples)
-
-    def start(x: Gaussian) -> Gaussian:
-        draws = x.loc + x.cov.deviations(samples, generator)
-        return Gaussian.from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
-
-    with one_at_a_time, torch.no_grad(), torch.random.fork_rng():
-        reseed(seed, 1)
-        answer = arguments.run(model, [start(x) for x in arguments.gaussians])
-        pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
-    laws = torch.tensor(tally.laws, dtype=torch.float64).reshape(-1, 4)
-    return Calibration(
-        tuple(tally.factors), laws[:, 0], laws[:, 1:], tuple(tally.places), fingerprint(model)
-    )
-
-
 def at_the_end(value: Any) -> Any:
     """An output with its variances corrected: the last place."""
     if not is_gaussian(value) or not isinstance(value.cov, Calibrated):
         return value
-    var = value.cov.tally.corrected(_OUTPUT, value.cov)
+    var = value.cov.tally.corrected(OUTPUT, value)
     return Gaussian.from_covariance(value.loc, Calibrated(var, value.cov.tally))

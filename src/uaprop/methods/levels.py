@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["Levels", "levelled", "slope"]
+__all__ = ["FEWEST", "Levels", "levelled", "slope"]
 
-_FEWEST = 4  # inputs that a slope can be told from
+FEWEST = 4  # inputs that a slope can be told from
 
 
 class Levels:
@@ -41,7 +41,7 @@ def slope(level: Tensor, short: Tensor) -> float:
     """
     known = short.isfinite()
     level, short = level[known].double(), short[known].double()
-    if len(level) < _FEWEST:
+    if len(level) < FEWEST:
         return 0.0
     x, y = level - level.mean(), short - short.mean()
     total = float(x.square().sum())

@@ -1,0 +1,153 @@
+"""Fit what corrects the diagonal method's variances to real draws, once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..covariance.calibrated import Fitting, channelwise
+from ..gaussian import Gaussian
+from ..kinds import Random
+from ..numerics.chance import reseed, seeded
+from ..numerics.turns import one_at_a_time
+from .arguments import Arguments, is_gaussian
+from .calibration import OUTPUT, Calibration, Law, at_the_end, fingerprint
+from .curves import curve, curved
+from .levels import FEWEST, Levels, levelled, slope
+from .options import whole_number
+
+__all__ = ["calibrate"]
+
+
+class _Fit:
+    """A tally that learns: at each place what makes the variances right on average."""
+
+    def __init__(self, samples: int) -> None:
+        self.factors: list[Tensor] = []
+        self.laws: list[Law] = []
+        self.places: list[str] = []
+        self.levels = Levels()
+        self.freedom = samples - 1
+
+    def corrected(self, place: str, x: Random) -> Tensor:
+        """The variances times their new factors."""
+        var, true = x.cov.var, x.cov.draws.var(0)
+        level = self.levels.of(var)
+        law = Law()
+        if level is not None:
+            short = _short(place, self._scaled(place, var, true), true)
+            bounds = (float(level.mean()), *map(float, level.aminmax()))
+            law = law._replace(slope=slope(level, short), levels=bounds)
+            var = levelled(var, var.ndim, level, law.slope, *law.levels)
+        if var.ndim == 2 and len(var) >= FEWEST:  # scores, or what is like them: no maps
+            lacking = (true / self._scaled(place, var, true)).log()
+            law = law._replace(curve=tuple(curve(x.loc, lacking)))
+            var = curved(var, x.loc, *law.curve)
+        self.factors.append(self._factor(place, var, true))
+        self.laws.append(law)
+        self.places.append(place)
+        return var * channelwise(self.factors[-1], var)
+
+    def _scaled(self, place: str, var: Tensor, true: Tensor) -> Tensor:
+        return var * channelwise(self._factor(place, var, true), var)
+
+    def _factor(self, place: str, var: Tensor, true: Tensor) -> Tensor:
+        known = (var > 0) & (true > 0)
+        ratio = torch.where(known, true / torch.where(known, var, 1), 1)
+        if place != OUTPUT:  # what makes the sum right, which is what the next layer takes
+            return _per_channel(ratio, torch.where(known, var, 0))
+        # what makes std/σ right on average, which is what single answers need
+        return (_per_channel(ratio.rsqrt(), known) / _inverse_chi(self.freedom)).pow(-2)
+
+
+def _inverse_chi(freedom: int) -> float:
+    """How much too large 1/σ is on average, if σ is estimated with so many degrees of freedom."""
+    if freedom < 2:
+        return 1.0
+    return (
+        math.exp(math.lgamma((freedom - 1) / 2) - math.lgamma(freedom / 2)) * (freedom / 2) ** 0.5
+    )
+
+
+def _short(place: str, var: Tensor, true: Tensor) -> Tensor:
+    """What the logarithms of each input's variances lack; not a number where there are none."""
+    if place == OUTPUT:
+        return (true / var).log().nan_to_num(0, 0, 0).flatten(1).mean(1)
+    return (true.flatten(1).sum(1) / var.flatten(1).sum(1)).log()
+
+
+def _per_channel(values: Tensor, weights: Tensor) -> Tensor:
+    """The weighted average over everything but the channels; 1 where there is no weight."""
+    weights = weights.to(values.dtype)
+    others = [d for d in range(values.ndim) if d != 1] if values.ndim > 1 else []
+    total, weight = values * weights, weights
+    if others:
+        total, weight = total.sum(others), weight.sum(others)
+    return torch.where(weight > 0, total / torch.where(weight > 0, weight, 1), 1)
+
+
+def calibrate(
+    model: Callable[..., Any],
+    inputs: Any,
+    var: Tensor | float | None = None,
+    *,
+    std: Tensor | float | None = None,
+    samples: int = 64,
+    seed: int = 0,
+) -> Calibration:
+    """Fit one variance factor per channel and layer to real draws.
+
+    Draws of the inputs go through the model, and the diagonal method beside them. Wherever the method
+    is about to use a variance, its factor is the draws' variance over the method's, each summed over
+    batch and positions (at the outputs: such that std/σ is 1 on average). What is lost also depends on
+    the input, and in scores ``(batch, outputs)`` on the mean: with four inputs or more, a power of how
+    much the variances have grown since the first layer is fitted, too, and a curve over the mean. The
+    method goes on with the corrected variance, so each place corrects only what was lost since the last.
+    Some dozens of typical inputs are enough. The factors depend little on the noise's size, but belong to
+    these weights.
+
+    Args:
+        model: any callable on tensors, usually an ``nn.Module``.
+        inputs: typical inputs, a batch of them; or what :func:`~uaprop.propagate` takes, with Gaussians in
+            it, and then neither ``var`` nor ``std``.
+        var: the noise's variance.
+        std: or its standard deviation.
+        samples: draws of every input.
+        seed: of the draws.
+
+    Returns:
+        The calibration, small enough to keep beside the weights: ``.save(path)``.
+
+    Raises:
+        TypeError: if the inputs are not random and no noise is given.
+    """
+    whole_number("samples", samples, 2)
+    whole_number("seed", seed, 0)
+    if isinstance(inputs, Tensor):
+        inputs = Gaussian(inputs, var, std=std)
+    elif var is not None or std is not None:
+        raise TypeError("var and std are the noise of a plain tensor; these inputs have their own")
+    arguments = Arguments.of(inputs)
+    if not arguments.gaussians:
+        raise TypeError("calibrate needs noisy inputs: give var or std, or ua.Gaussians")
+    generator = seeded(seed, device=arguments.gaussians[0].device)
+    tally = _Fit(samples)
+
+    def start(x: Gaussian) -> Gaussian:
+        draws = x.loc + x.cov.deviations(samples, generator)
+        return Gaussian.from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
+
+    with one_at_a_time, torch.no_grad(), torch.random.fork_rng():
+        reseed(seed, 1)
+        answer = arguments.run(model, [start(x) for x in arguments.gaussians])
+        pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
+    slopes, levels, curves = (
+        torch.tensor([law[i] for law in tally.laws], dtype=torch.float64) for i in range(3)
+    )
+    places = tuple(tally.places)
+    return Calibration(tuple(tally.factors), slopes, levels, curves, places, fingerprint(model))
