@@ -106,7 +106,7 @@ class Linear:
         increasing: whether every output element increases with its own input element and depends on no
             other, and in the same way all over a channel.
         scaling: of a map that multiplies each channel by a number and adds one, these, ``(channels,)`` each.
-        rows: of a map with coefficients of its own for each channel, the map with others instead.
+        rows: of a map with coefficients of its own for each channel, what gives the map with others instead.
     """
 
     inputs: tuple[Random, ...]
@@ -115,7 +115,7 @@ class Linear:
     squared: Callable[..., Tensor]
     increasing: bool = False
     scaling: Callable[[], tuple[Tensor, Tensor]] | None = None
-    rows: Rows | None = None
+    rows: Callable[[], Rows] | None = None
 
 
 @dataclass(slots=True, eq=False)

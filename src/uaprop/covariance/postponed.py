@@ -124,7 +124,7 @@ def passed(kind: Linear) -> tuple[Tensor, Tensor | Postponed]:
     mean, var = kind.affine(loc), cov.var
     rows = kind.rows if _here.postponing else None
     if rows is not None and (untracked(mean, var) or _is_foldable(mean, var)):
-        return mean, Postponed(rows, loc, var)
+        return mean, Postponed(rows(), loc, var)
     return mean, kind.squared(var)
 
 
@@ -137,6 +137,6 @@ def passed_stack(kind: Linear, mean: Tensor) -> Tensor | Postponed:
         return scaled
     stack = x.cov.values
     if kind.rows is not None and _here.postponing and untracked(mean, stack):
-        return _PostponedStack(kind.rows, x.loc, stack)
+        return _PostponedStack(kind.rows(), x.loc, stack)
     found: Tensor = across(kind.linear, stack)
     return found

@@ -103,7 +103,7 @@ def looped(function: Function, takes: str, tensors: Sequence[Tensor]) -> Sequenc
         Its results; None if there is none, and the first tensor's elements are noted as work without it.
     """
     first = tensors[0]
-    if first.device.type in ACCELERATORS:
+    if not first.is_cpu and first.device.type in ACCELERATORS:
         return on_accelerator(function, tensors, fused.mode)
     run = program(function, first.dtype, takes)
     if run is not None:

@@ -63,7 +63,7 @@ class Constants:
         """The function's value, computed anew if a tensor was written to or replaced."""
         key = (function, *(id(t) for t in tensors), *numbers)
         state = tuple((t.data_ptr(), t._version, t.dtype) for t in tensors if t is not None)
-        sums = [_checksum(t) for t in tensors if t is not None and t.device.type == "cpu"]
+        sums = [_checksum(t) for t in tensors if t is not None and t.is_cpu]
         found = self._known.get(key)
         if found is not None and found[0] == state and all(map(torch.equal, found[1], sums)):
             value: T = found[2]

@@ -43,7 +43,7 @@ def is_frozen(x: Tensor, weight: Tensor) -> bool:
     """Whether a convolution of pictures is being compiled, for a CPU and without gradients."""
     return (
         x.ndim == weight.ndim == 4
-        and x.device.type == "cpu"
+        and x.is_cpu
         and x.dtype == weight.dtype == torch.float32
         and is_for_inductor(x, weight)
     )

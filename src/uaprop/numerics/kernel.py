@@ -22,7 +22,6 @@ __all__ = ["Kernel", "elementwise"]
 
 Number = float | Tensor
 _CHUNK = 2**15  # elements for each thread
-_DEVICES = ("cpu", *ACCELERATORS)
 
 
 class _Way(NamedTuple):
@@ -93,7 +92,7 @@ class Kernel:
         if bounds or mean.shape != var.shape:  # a bound can have more elements than what it clamps
             mean, var, *_ = torch.broadcast_tensors(mean, var, *bounds)
         tensors = [mean, var, *bounds]
-        if not in_memory(*tensors, devices=_DEVICES) or var.dtype != dtype:
+        if not in_memory(*tensors, also=ACCELERATORS) or var.dtype != dtype:
             return way.formula(mean, var, *numbers)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return evaluate(way.formula, (mean, var), numbers, way.values)
@@ -138,7 +137,7 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         mean, var, *kept = ctx.saved_tensors
         way, numbers = ctx.way, ctx.numbers
-        values = in_memory(*grads, devices=_DEVICES)
+        values = in_memory(*grads, also=ACCELERATORS)
         if torch.is_grad_enabled() or not values:  # a second derivative, or many at once
             if kept:  # with derivatives of its own
                 kept = way.formula(mean, var, *numbers)
@@ -189,8 +188,7 @@ def evaluate(
         flat += extra
     results: Sequence[Tensor] | None = looped(function, takes, flat)
     if results is None:
-        on_cpu = first.device.type == "cpu"
-        chosen = values if values is not None and on_cpu else function
+        chosen = values if values is not None and first.is_cpu else function
         results = _in_pieces(chosen, flat, len(tensors), numbers)
     if len(shape) == 1:
         return results
@@ -205,7 +203,7 @@ def _in_pieces(
     further = [t if t.ndim else n for t, n in zip(flat[count:], numbers, strict=True)]
     arguments = [*flat[:count], *further]
     length, size = flat[0].numel(), _CHUNK * torch.get_num_threads()
-    if length <= size or flat[0].device.type != "cpu":
+    if length <= size or not flat[0].is_cpu:
         found: Sequence[Tensor] = function(*arguments)
         return found
     results: list[Tensor] = []

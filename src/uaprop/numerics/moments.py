@@ -42,6 +42,7 @@ class Moments(NamedTuple):
 
 MomentFunction = Callable[..., Moments]
 HALF = (torch.float16, torch.bfloat16)
+_PLAIN = (Tensor, torch.nn.Parameter)
 _CHUNK = 2**13  # elements
 _RARE = 8  # one in so many is few
 
@@ -113,8 +114,7 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 def _lazily(*tensors: Tensor) -> bool:
     """Whether the values may be looked at: on a CPU, and not while the program is being traced."""
     return not torch.compiler.is_compiling() and all(
-        t.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(t)
-        for t in tensors
+        t.is_cpu and not torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors
     )
 
 
@@ -128,15 +128,22 @@ def is_transformed() -> bool:
     )
 
 
-def in_memory(*tensors: Tensor, devices: Sequence[str] = ("cpu",)) -> bool:
-    """Whether these are values in this computer's memory: not traced, not transformed, on a CPU."""
-    return (
-        not is_transformed()
-        and forward_ad._current_level < 0
-        and all(
-            type(t) in (Tensor, torch.nn.Parameter) and t.device.type in devices for t in tensors
-        )
-    )
+def in_memory(*tensors: Tensor, also: Sequence[str] = ()) -> bool:
+    """Whether these are values in this computer's memory: not traced, not transformed, on a CPU.
+
+    Args:
+        *tensors: the tensors.
+        also: the types of devices that count as well.
+
+    Returns:
+        True if all are.
+    """
+    if is_transformed() or forward_ad._current_level >= 0:
+        return False
+    for t in tensors:  # noqa: SIM110, asked for every operation, and all() takes longer; so does device.type
+        if type(t) not in _PLAIN or not (t.is_cpu or t.device.type in also):
+            return False
+    return True
 
 
 def untracked(*tensors: Tensor) -> bool:

@@ -87,7 +87,7 @@ def largest_in_windows(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
         Mean and variance, ``(…, *outputs)``.
     """
     dims = len(pooling.kernel)
-    if mean.ndim > dims and mean.device.type == "cpu" and is_for_inductor(mean, var):
+    if mean.ndim > dims and mean.is_cpu and is_for_inductor(mean, var):
         found: Marginal = torch.ops.uaprop.largest_in_windows(mean, var, *pooling)
         return found
     values = untracked(mean, var)

@@ -46,8 +46,12 @@ def _register_convolution(operation: Callable[..., Any]) -> None:
 
         kind = _convolution(function, input, weight, bias)
         if isinstance(kind, Linear) and kind.inputs[0] is input and input.ndim == weight.ndim:
-            how = Convolution(stride, padding, dilation, groups) if pictures else None
-            kind.rows = Weights(function, weight, bias, how)
+            kind.rows = lambda: Weights(
+                function,
+                weight,
+                bias,
+                Convolution(stride, padding, dilation, groups) if pictures else None,
+            )
         return kind
 
     convolution.__name__ = operation.__name__
