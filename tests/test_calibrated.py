@@ -243,6 +243,8 @@ def test_a_curve_is_found_and_one_that_chance_could_have_made_is_none() -> None:
     none = [0.0] * 8
     assert sum(curve(x[i::20], noise[i::20]) != none for i in range(20)) <= 3
     assert curve(x[:50], x[:50]) == none  # too few
+    many = torch.linspace(0, 1, 2**24 + 8).view(3, -1)  # more than torch.quantile takes
+    assert curve(many, many)[2] < curve(many, many)[-1]
     assert curve(torch.ones(4000), x) == none  # all alike
     assert curved(x, x, *none) is x
 

@@ -401,6 +401,73 @@ def test_the_larger_of_two_answers_to_each_in_its_share() -> None:
     torch.testing.assert_close(by_mean, torch.stack([share, 1 - share]))
 
 
+@pytest.mark.parametrize("method", ["sketch", "adjoint", "hybrid"])
+def test_the_larger_of_what_is_minus_infinity(method: str) -> None:
+    """As masked elements are: they lose, and where there is nothing else they stay."""
+    x = ua.Gaussian(torch.tensor([[0.3, -0.2, 0.4, 0.1]], dtype=DOUBLE), 0.04)
+    mask = torch.tensor([[False, True, True, False]])
+    other = torch.tensor([[False, False, True, True]])
+
+    def model(x: Any) -> Any:
+        return torch.maximum(
+            x.masked_fill(mask, -torch.inf), (x + 1).masked_fill(other, -torch.inf)
+        )
+
+    with torch.no_grad():
+        answer = ua.propagate(model, x, method=method)
+    expected = torch.tensor([[1.3, 0.8, -torch.inf, 0.1]], dtype=DOUBLE)
+    torch.testing.assert_close(answer.loc, expected, rtol=0.2, atol=0.2)
+    if method != "adjoint":  # which has no derivative by what is infinite
+        assert (answer.std[0, [0, 1, 3]] - 0.2).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 4), (0,)], ids=str)
+def test_the_larger_of_nothing(shape: tuple[int, ...]) -> None:
+    x = ua.Gaussian(torch.zeros(shape), 1.0)
+    assert ua.propagate(lambda x: torch.maximum(x, x + 1), x, method="sketch").shape == shape
+
+
+KINKED: dict[str, tuple[Callable[[Any], Any], float]] = {
+    "clamp from below": (lambda x: x.clamp(min=0), 0.0),
+    "clamp from above": (lambda x: x.clamp(0, 1), 1.0),
+    "maximum": (
+        lambda x: torch.maximum(x, torch.zeros_like(x.loc if hasattr(x, "loc") else x)),
+        0.0,
+    ),
+    "of another dtype": (lambda x: torch.maximum(x, torch.tensor(0)), 0.0),
+    "abs": (torch.abs, 0.0),
+    "relu": (F.relu, 0.0),
+    "relu6": (F.relu6, 6.0),
+    "hardtanh": (lambda x: F.hardtanh(x, 0, 1), 1.0),
+    "softshrink": (lambda x: F.softshrink(x, 0.5), -0.5),
+    "leaky": (lambda x: F.leaky_relu(x, 0.1), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_a_mean_on_a_kink(name: str) -> None:
+    """Torch has the slope of one side there, or of the other, or neither; draws lie on both."""
+    call, place = KINKED[name]
+    x = ua.Gaussian(torch.full((1, 400), place, dtype=DOUBLE), 0.01)
+    exact = call(x).std
+    answer = ua.propagate(call, x, method="hybrid", samples=64)
+    assert (answer.std / exact - 1).abs().mean() < 0.12
+    assert abs(float((answer.std / exact).mean()) - 1) < 0.06
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_many_draws_in_half_precision(dtype: torch.dtype) -> None:
+    """To count them, and to sum up their squares, takes more digits than they have."""
+    x = ua.Gaussian(torch.full((1, 8), 3.0, dtype=dtype), 0.01)
+    for call in (F.relu, lambda x: torch.maximum(x, x - 2)):
+        answer = ua.propagate(call, x, method="hybrid", samples=4000)
+        torch.testing.assert_close(answer.std.float(), torch.full((1, 8), 0.1), rtol=0.05, atol=0)
+    draws = 3 + 0.1 * torch.randn(4000, 8, generator=torch.Generator().manual_seed(0))
+    var = Ensemble(draws.to(dtype)).var
+    assert var.dtype == dtype
+    torch.testing.assert_close(var.float(), draws.to(dtype).float().var(0), rtol=0.01, atol=0)
+
+
 # ------------------------------------------------------------------ kinds: noise
 
 

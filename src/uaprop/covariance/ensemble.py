@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Random, Select
 from .base import Covariance, Result, composed, per_batch_element
-from .response import with_gain
+from .response import with_gain, with_gains
 from .stacked import across, expanded
 
 __all__ = ["Ensemble"]
@@ -113,9 +112,8 @@ class Ensemble(Covariance):
         with torch.no_grad():
             p, q = a.cov.values, b.cov.values
             won = _share_above(p, q)
-        gap = a.loc - b.loc
-        mean = b.loc + with_gain(gap, F.relu(gap.detach()), won)
-        return mean, cls(torch.maximum(p, q))
+            mean = torch.maximum(a.loc, b.loc)
+        return with_gains(mean, (a.loc, won), (b.loc, 1 - won)), cls(torch.maximum(p, q))
 
     @classmethod
     def noise(cls, kind: Noise) -> Result:
@@ -181,31 +179,48 @@ def _through_kinks(
         shape = values.shape[1:]  # a bound of a clamp can have more elements than what it clamps
         if loc.shape != shape:
             loc, draws = loc.expand(shape), expanded(draws, shape)
-        mean, gain = _with_slopes(function, loc)
-        for place, jump in kind.kinks:
-            places = torch.as_tensor(place, dtype=loc.dtype, device=loc.device).expand(shape)
+        mean, point = function(loc), loc
+        kinks = [(torch.as_tensor(place).to(loc).expand(shape), jump) for place, jump in kind.kinks]
+        for (
+            places,
+            _,
+        ) in (
+            kinks
+        ):  # at a kink torch has the slope of either side, or none; on its left it is known
+            point = torch.where(loc == places, _just_below(loc), point)
+        _, gain = _with_slopes(function, point)
+        for places, jump in kinks:
             share = _share_above(draws, places.expand_as(draws))
-            gain = gain + (share - (loc > places).to(loc.dtype)) * jump
+            gain = gain + (share - (point > places).to(loc.dtype)) * jump
     return mean, gain.to(mean.dtype), values
+
+
+def _just_below(x: Tensor) -> Tensor:
+    """The next smaller numbers, or nearly."""
+    limits = torch.finfo(x.dtype)
+    return x - (2 * limits.eps * x.abs()).clamp_min(limits.tiny)
 
 
 def _share_above(p: Tensor, q: Tensor) -> Tensor:
     """The share of draws with ``p > q``."""
-    total, above = torch.zeros_like(p[0]), torch.empty_like(p[0])
+    working = torch.promote_types(p.dtype, torch.float32)  # bfloat16 counts to 256
+    total, above = (torch.zeros_like(p[0], dtype=working) for _ in range(2))
     for one, other in zip(p, q, strict=True):
         total += torch.gt(one, other, out=above)
-    return total / len(p)
+    return (total / len(p)).to(p.dtype)
 
 
 def _variances(values: Tensor) -> Tensor:
     """``Var`` over the first dimension, by deviations from the first draw; torch's own is slow over few."""
-    first, *others = values
+    working = torch.promote_types(values.dtype, torch.float32)
+    first, *others = values.to(working)
     total, squares = torch.zeros_like(first), torch.zeros_like(first)
     for draw in others:
         apart = draw - first
         total += apart
         squares.addcmul_(apart, apart)
-    return (squares - total.square() / len(values)).clamp_min(0) / (len(values) - 1)
+    var = (squares - total.square() / len(values)).clamp_min(0) / (len(values) - 1)
+    return var.to(values.dtype)
 
 
 class _Part:

@@ -26,7 +26,7 @@ from ..numerics.stacked import sum_of_squares
 from .base import Covariance, Result, composed, per_batch_element
 from .derivative import along, floating
 from .postponed import Postponed, passed_stack
-from .response import with_gain
+from .response import with_gain, with_gains
 from .second_order import (
     larger_in_loops,
     partners,
@@ -216,17 +216,16 @@ class Factors(Covariance):
         if len(sources) > 1 or b.cov.sources != sources:
             return super().larger(kind)
         p, q = a.cov.values, b.cov.values
-        gap = a.loc - b.loc
         with _tracking(sources):
-            values = untracked(gap, p, q)
-            found = larger_in_loops(gap, p, q, sources[0]) if values else None
+            if not untracked(a.loc, b.loc, p, q) or a.loc.numel() == 0:
+                return super().larger(kind)
+            found = larger_in_loops((a.loc, p), (b.loc, q), sources[0])
         if found is None:
             return super().larger(kind)
-        moments, factors = found
-        beyond = (
-            with_gain(gap, moments.mean, moments.gain) if _linearised(sources) else moments.mean
-        )
-        return b.loc + beyond, cls(factors, sources)
+        mean, gain, factors = found
+        if _linearised(sources):
+            mean = with_gains(mean, (a.loc, gain), (b.loc, 1 - gain))
+        return mean, cls(factors, sources)
 
     @classmethod
     def linearised(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["with_gain"]
+__all__ = ["with_gain", "with_gains"]
 
 
 class _WithGain(torch.autograd.Function):
@@ -39,3 +39,11 @@ def with_gain(input: Tensor, value: Tensor, gain: Tensor) -> Tensor:
         return value
     result: Tensor = _WithGain.apply(input, value, gain)
     return result
+
+
+def with_gains(value: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
+    """``value``, with a gain as its derivative by each of several inputs: ``(input, gain)``."""
+    zero = torch.zeros_like(value)
+    for input, gain in parts:
+        value = value + with_gain(input, zero, gain) if input.requires_grad else value
+    return value

@@ -17,6 +17,7 @@ from .stacked import across, expanded
 
 __all__ = ["larger_in_loops", "partners", "second_order", "through", "through_in_loops"]
 
+_DENSE = torch.contiguous_format
 _PIECE = 2**20  # elements of a stack, which stay in the processor's cache
 
 
@@ -39,42 +40,47 @@ def through_in_loops(
 
 
 def larger_in_loops(
-    gap: Tensor, p: Tensor, q: Tensor, sources: Sources
-) -> tuple[Moments, Tensor] | None:
-    """``b + relu(a - b)`` in one pass over memory: one set of sources, and no derivatives.
+    a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], sources: Sources
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """``max(a, b) = b + relu(a - b)`` in one pass over memory: one set of sources, and no derivatives.
+
+    The mean is that of the larger one plus what the other adds: so minus infinity is a mean like others.
 
     Args:
-        gap: the mean of ``a - b``.
-        p: factors of ``a``, ``(sources, *shape)``.
-        q: factors of ``b``.
+        a: mean, and factors ``(sources, *shape)``.
+        b: the same.
         sources: the sources.
 
     Returns:
-        The moments of ``relu(a - b)``, and the factors of the larger one; None if these would lack
+        The mean, the chance that ``a`` is the larger one, and the factors; None if these would lack
         variance, where the factors of ``a - b`` cancel.
     """
+    (m, p), (n, q) = a, b
+    limit = torch.finfo(m.dtype).max / 4
+    gap = (m - n).nan_to_num(0.0, limit, -limit)
     before = sources.generator.get_state()
     other = sources.partners()
-    found = torch.empty(p.shape, dtype=p.dtype, device=p.device)
-    moments = Moments(*(torch.empty(gap.shape, dtype=gap.dtype, device=gap.device) for _ in "123"))
+    mean, gain, found = (torch.empty_like(t, memory_format=_DENSE) for t in (gap, gap, p))
     last = max(1, gap.ndim - 2)  # dimensions before these go together, also where windows are cut
-    planes = [t.reshape(len(t), -1, *gap.shape[last:]) for t in (p, q, found)]
-    means, *parts = (t.reshape(-1, *gap.shape[last:]) for t in (gap, *moments))
-    size = max(1, _PIECE * len(means) // max(1, p.numel()))
-    for start in range(0, len(means), size):
+    rest = gap.shape[last:]
+    mine, yours, results = (t.reshape(len(t), -1, *rest) for t in (p, q, found))
+    means, others, gaps, centres, gains = (t.reshape(-1, *rest) for t in (m, n, gap, mean, gain))
+    size = max(1, _PIECE * len(gaps) // p.numel())
+    for start in range(0, len(gaps), size):
         piece = slice(start, start + size)
-        mine, yours, result = (t[:, piece] for t in planes)
-        apart = mine - yours
+        away = gaps[piece]
+        apart = mine[:, piece] - yours[:, piece]
         var, norm = squares(apart, other)
-        here = relu(means[piece], var)
+        here = relu(away, var)
         scale, lost = residual_scale(here.var, here.gain, var, norm)
         if bool(lost.any()):
             sources.generator.set_state(before)  # whoever takes over makes the same choices
             return None
-        torch.add(combined(apart, other, here.gain, scale), yours, out=result)
-        for whole, part in zip(parts, here, strict=True):
-            whole[piece] = part
-    return moments, found
+        torch.add(combined(apart, other, here.gain, scale), yours[:, piece], out=results[:, piece])
+        beyond = here.mean - away.clamp_min(0)
+        centres[piece] = torch.where(away > 0, means[piece], others[piece]) + beyond
+        gains[piece] = here.gain
+    return mean, gain, found
 
 
 def through(

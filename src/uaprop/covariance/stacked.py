@@ -26,11 +26,16 @@ def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
 
     Returns:
         What the function returns, every tensor with a new first dimension.
+
+    Raises:
+        RecursionError: as the function does; one by one it would come up again, at every level.
     """
     try:
         with one_at_a_time, warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # vmap warns where it would be slow
             return torch.vmap(function, randomness="different")(*stacks)
+    except RecursionError:
+        raise
     except Exception:
         # Not every program can be vectorised; a real error comes up again in the loop.
         answers = [function(*rows) for rows in zip(*stacks, strict=True)]

@@ -18,6 +18,7 @@ KNOTS = 6
 _FEWEST = 100  # elements that a curve can be told from
 _EVIDENCE = 10  # elements at a knot that say as much as the belief that there is nothing
 _CAUTION = 2  # the elements of one input are not independent: chance may do this much more
+_MOST = 2**16  # elements that a curve is fitted to
 _ENDS = (0.01, 0.99)  # the quantiles of the means that the knots lie between
 
 
@@ -36,6 +37,8 @@ def curve(mean: Tensor, lacking: Tensor) -> list[float]:
         Where the first and the last knot are, and the value at each.
     """
     none = [0.0] * (2 + KNOTS)
+    step = 1 + mean.numel() // _MOST
+    mean, lacking = (t.reshape(-1)[::step] for t in (mean, lacking))
     known = lacking.isfinite() & mean.isfinite()
     x, y = mean[known].double(), lacking[known].double()
     if len(x) < _FEWEST:

@@ -164,9 +164,13 @@ def _of_two(input: Any, other: Any, sign: float) -> Any:
     if not isinstance(input, Random) or not isinstance(other, Random):
         value: Any
         value, bound = (input, other) if isinstance(input, Random) else (other, input)
-        if bound.dtype != value.loc.dtype:
-            value = value.to(operation(value.loc, bound).dtype)
-            bound = bound.to(value.loc.dtype)
+        dtype = torch.promote_types(value.loc.dtype, bound.dtype)
+        if bound.ndim == 0 and bound.dtype != value.loc.dtype:
+            dtype = operation(value.loc, bound).dtype
+        if (
+            bound.dtype != dtype or value.loc.dtype != dtype
+        ):  # another operand, so another operation
+            return operation(value.to(dtype), bound.to(dtype))
         return clamp_min(value, bound) if sign > 0 else clamp_max(value, bound)
     like = operation(torch.empty_like(input.loc), torch.empty_like(other.loc))
     a, b = (_as(x, like) for x in (input, other))
