@@ -93,6 +93,23 @@ def test_a_norm_goes_into_the_convolution_of_factors(
     torch.testing.assert_close(found.covariance(), expected.covariance(), rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.parametrize("piece", [1, 1000])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_large_stacks_go_through_in_pieces(
+    piece: int, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x = conv_norm(2).to(memory_format=layout), noisy(3, 4, 10, 10)
+    mean, var = (t.contiguous(memory_format=layout) for t in (x.loc, x.cov.var))
+    with torch.no_grad():
+        whole = ua.propagate(model, ua.Gaussian(mean, var), method="sketch", probes=5)
+        monkeypatch.setattr("uaprop.covariance.postponed._WHOLE", 0)
+        monkeypatch.setattr("uaprop.covariance.postponed._PIECE", piece)
+        parts = ua.propagate(model, ua.Gaussian(mean, var), method="sketch", probes=5)
+    torch.testing.assert_close(parts.cov.values, whole.cov.values)
+    assert parts.cov.values.stride() == whole.cov.values.stride()
+
+
 def test_factors_in_half_precision_and_their_gradients() -> None:
     torch.manual_seed(0)
     model, x = conv_norm(2), noisy(2, 4, 16, 16)

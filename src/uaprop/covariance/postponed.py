@@ -22,6 +22,10 @@ from .stacked import across
 __all__ = ["Postponed", "passed", "passed_stack", "postponing"]
 
 
+_WHOLE = 2**22  # elements of a stack that are computed at once
+_PIECE = 2**20  # elements at a time, if there are more
+
+
 class _Here(threading.local):
     postponing = False
 
@@ -85,10 +89,27 @@ class Postponed:
 class _PostponedStack(Postponed):
     """The same for factors, ``(sources, batch, channels, …)``."""
 
-    __slots__ = ()
+    __slots__ = ("_shape",)
+
+    def __init__(self, rows: Rows, mean: Tensor, stack: Tensor, shape: torch.Size) -> None:
+        super().__init__(rows, mean, stack)
+        self._shape = shape
 
     def _through(self, factor: Tensor | None) -> Tensor:
-        stack = self._given
+        """All sources, or few at a time: a convolution has copies of its own, which would be as large."""
+        stack, elements = self._given, self._shape.numel()
+        if len(stack) * elements <= _WHOLE:
+            return self._some(stack, factor)
+        size = max(1, _PIECE // elements)
+        result = stack.new_empty((len(stack), *self._shape))
+        for start in range(0, len(stack), size):
+            part = self._some(stack[start : start + size], factor)
+            if not part.is_contiguous():  # channels last, and so shall be the result
+                return self._some(stack, factor)
+            result[start : start + size] = part
+        return result
+
+    def _some(self, stack: Tensor, factor: Tensor | None) -> Tensor:
         return self._rows.scaled(stack.flatten(0, 1), factor).unflatten(0, stack.shape[:2])
 
 
@@ -137,6 +158,6 @@ def passed_stack(kind: Linear, mean: Tensor) -> Tensor | Postponed:
         return scaled
     stack = x.cov.values
     if kind.rows is not None and _here.postponing and untracked(mean, stack):
-        return _PostponedStack(kind.rows(), x.loc, stack)
+        return _PostponedStack(kind.rows(), x.loc, stack, mean.shape)
     found: Tensor = across(kind.linear, stack)
     return found
