@@ -5,6 +5,7 @@ Importing this package fills the registry.
 
 from . import (
     activation,
+    adaptive,
     affine,
     angle,
     arithmetic,
@@ -37,6 +38,7 @@ from . import (
 
 __all__ = [
     "activation",
+    "adaptive",
     "affine",
     "angle",
     "arithmetic",

@@ -1,4 +1,4 @@
-"""Maxima and minima: over dimensions, of two tensors, over adaptive windows.
+"""Maxima and minima: over dimensions, and of two tensors.
 
 A minimum is ``-max(-x)``. Independent elements have the moments of :mod:`uaprop.numerics.largest`; for
 covariances that carry correlation a maximum is composed of differences and ReLU. *Which* element is the
@@ -8,11 +8,9 @@ largest is random and has no Gaussian answer: an index can be returned, but not 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
@@ -21,7 +19,8 @@ from ..numerics.largest import largest
 from ..numerics.maximum import Marginal
 from ..registry import rule
 from .activation import clamp_max, clamp_min
-from .average import per_dim
+
+__all__ = ["SOURCE", "Dims", "Extreme", "Undecided", "moments_over"]
 
 T = torch.Tensor
 _LONGEST = 64  # elements that meet one after the other
@@ -64,7 +63,7 @@ class Extreme(NamedTuple):
     indices: Any
 
 
-class _Dims(NamedTuple):
+class Dims(NamedTuple):
     """Dimensions to reduce, brought together at the front."""
 
     over: list[int]
@@ -84,7 +83,7 @@ class _Dims(NamedTuple):
         return [1 if d in self.over else x.shape[d] for d in range(x.ndim)]
 
 
-def _moments(mean: Tensor, var: Tensor, dims: _Dims, sign: float) -> Marginal:
+def moments_over(mean: Tensor, var: Tensor, dims: Dims, sign: float) -> Marginal:
     """Of the largest (``sign`` 1) or smallest (-1) over dimensions, in working precision."""
     working = torch.promote_types(mean.dtype, torch.float32)
     centre, spread = largest(sign * dims.front(mean).to(working), dims.front(var).to(working))
@@ -92,7 +91,7 @@ def _moments(mean: Tensor, var: Tensor, dims: _Dims, sign: float) -> Marginal:
     return (sign * centre).reshape(shape).to(mean.dtype), spread.reshape(shape).to(mean.dtype)
 
 
-def _composed(x: Any, dims: _Dims, sign: float) -> Any:
+def _composed(x: Any, dims: Dims, sign: float) -> Any:
     """The same by differences and ReLU, whatever correlation the elements have.
 
     One after the other, the widest last: each winner, which is not Gaussian any more, then meets one that
@@ -130,26 +129,26 @@ def _reduced(input: Random, dim: Any, keepdim: bool, sign: float) -> Any:
         operation(input.loc, given, keepdim)  # torch's own error where there is nothing
         return input
     over = [d % input.ndim for d in given] or list(range(input.ndim))
-    dims = _Dims(over, [d for d in range(input.ndim) if d not in over], keepdim)
+    dims = Dims(over, [d for d in range(input.ndim) if d not in over], keepdim)
     return Joint(
         (input,),
         function=lambda x: operation(x, over, keepdim),
-        moments=lambda mean, var: _moments(mean, var, dims, sign),
+        moments=lambda mean, var: moments_over(mean, var, dims, sign),
         composed=lambda x: _composed(x, dims, sign),
     )
 
 
-_SOURCE = "the distribution function by quadrature; Clark (1961) for two"
+SOURCE = "the distribution function by quadrature; Clark (1961) for two"
 
 
-@rule(torch.amax, T.amax, exact=False, source=_SOURCE)
+@rule(torch.amax, T.amax, exact=False, source=SOURCE)
 def amax(
     input: Random, dim: Any = (), keepdim: bool = False, *, axis: Any = None, keepdims: bool = False
 ) -> Any:
     return _reduced(input, dim if axis is None else axis, keepdim or keepdims, 1.0)
 
 
-@rule(torch.amin, T.amin, exact=False, source=_SOURCE)
+@rule(torch.amin, T.amin, exact=False, source=SOURCE)
 def amin(
     input: Random, dim: Any = (), keepdim: bool = False, *, axis: Any = None, keepdims: bool = False
 ) -> Any:
@@ -221,82 +220,11 @@ def _extreme(input: Any, dim: Any, keepdim: bool, other: Any, sign: float) -> An
     return Extreme(operation(input, dim, keepdim), Undecided())
 
 
-@rule(torch.max, T.max, exact=False, source=_SOURCE)
+@rule(torch.max, T.max, exact=False, source=SOURCE)
 def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     return _extreme(input, dim, keepdim, other, 1.0)
 
 
-@rule(torch.min, T.min, exact=False, source=_SOURCE)
+@rule(torch.min, T.min, exact=False, source=SOURCE)
 def min(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     return _extreme(input, dim, keepdim, other, -1.0)
-
-
-def _bounds(size: int, out: int) -> list[tuple[int, int]]:
-    """Where each window of adaptive pooling begins and ends."""
-    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
-
-
-def _register_adaptive(operation: Callable[..., Tensor], dims: int) -> None:
-    @rule(operation, exact=False, source=_SOURCE)
-    def adaptive_max_pool(input: Random, output_size: Any, return_indices: bool = False) -> Any:
-        if return_indices:
-            adaptive_max_pool_with_indices(input)
-        wanted = per_dim(output_size, dims) if output_size is not None else (None,) * dims
-        sizes = input.shape[-dims:]
-        outs = [out if out is not None else size for out, size in zip(wanted, sizes, strict=True)]
-        if all(size % out == 0 for size, out in zip(sizes, outs, strict=True)):
-            pairs = [(out, size // out) for size, out in zip(sizes, outs, strict=True)]
-            split: Any = input.reshape(  # type: ignore[attr-defined]
-                [*input.shape[:-dims], *[n for pair in pairs for n in pair]]
-            )
-            return torch.amax(split, list(range(-1, -2 * dims, -2)))
-        windows = [_bounds(size, out) for size, out in zip(sizes, outs, strict=True)]
-
-        def cut(x: Any, pooled: Callable[[Any], Any], dim: int, place: tuple[Any, ...]) -> Any:
-            if dim == dims:
-                return pooled(x[(..., *place)])
-            parts = [cut(x, pooled, dim + 1, (*place, slice(*w))) for w in windows[dim]]
-            return torch.stack(parts, -1 - (dims - 1 - dim))
-
-        last = list(range(-dims, 0))
-
-        def pooled(both: Tensor) -> Tensor:
-            kept = both.ndim - 1 - dims
-            over = _Dims(list(range(kept, kept + dims)), list(range(kept)), False)
-            return torch.stack(_moments(both[0], both[1], over, 1.0))
-
-        def moments(mean: Tensor, var: Tensor) -> Marginal:
-            both = cut(torch.stack([mean, var]), pooled, 0, ())
-            return both[0], both[1]
-
-        def composed(x: Any) -> Any:
-            return cut(x, lambda part: torch.amax(part, last), 0, ())
-
-        return Joint(
-            (input,),
-            function=lambda x: operation(x, outs if dims > 1 else outs[0]),
-            moments=moments,
-            composed=composed,
-        )
-
-    adaptive_max_pool.__name__ = f"adaptive_max_pool{dims}d"
-
-
-_register_adaptive(F.adaptive_max_pool1d, 1)
-_register_adaptive(F.adaptive_max_pool2d, 2)
-_register_adaptive(F.adaptive_max_pool3d, 3)
-
-
-@rule(
-    F.adaptive_max_pool1d_with_indices,
-    F.adaptive_max_pool2d_with_indices,
-    F.adaptive_max_pool3d_with_indices,
-    torch.adaptive_max_pool1d,
-)
-def adaptive_max_pool_with_indices(input: Random, *args: Any, **kwargs: Any) -> Any:
-    raise UnsupportedOperation(
-        "",
-        reason="the index of a maximum is random",
-        remedy="Use return_indices=False.",
-        smooth=False,
-    )
