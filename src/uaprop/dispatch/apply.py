@@ -87,8 +87,14 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
                     kind = replace(kind, inputs=(x,))
                     given = (x, *args[1:])
                 result = x.defer(kind, partial(_on_random, operation, given, kwargs, x))
+            elif isinstance(kind, Select):
+                result = _selected(kind, type(x.cov).through(kind), wrap)
             else:
-                result = _realise(kind, wrap)
+                representation = type(x.cov)
+                if len(kind.inputs) > 1:
+                    _check_alike(representation, kind.inputs)
+                mean, cov = representation.through(kind)
+                result = wrap(mean, cov)
     except UnsupportedOperation as error:
         refusal = UnsupportedOperation(
             error.operation or name_of(operation),
@@ -203,18 +209,6 @@ def _on_random(
 ) -> Any:
     """The operation with another value in its random operand's place."""
     return plain_function(operation, args, kwargs, (operand,), False)(value)
-
-
-def _realise(kind: Kind, wrap: Wrap) -> Any:
-    inputs = kind.inputs
-    representation = type(inputs[0].cov)
-    if len(inputs) > 1:
-        _check_alike(representation, inputs)
-    result = representation.through(kind)
-    if isinstance(kind, Select):
-        return _selected(kind, result, wrap)
-    mean, cov = result
-    return wrap(mean, cov)
 
 
 def _check_alike(representation: type[Covariance], inputs: tuple[Any, ...]) -> None:

@@ -154,11 +154,13 @@ class Handle(Random):
         Returns:
             A handle that is what the function is given, until then.
         """
-        held = loc, cov, before = self.held()
+        if self._view is not None:
+            self._refresh(self._view)
+        loc, cov, before = self._loc, self._cov, self._later
         whole = function
         if before is not None:
             whole = lambda value: function(before.function(value))  # noqa: E731
-        return self.holding(loc, cov, _Later(kind, held, whole))
+        return self.holding(loc, cov, _Later(kind, (loc, cov, before), whole))
 
     @property
     def raised(self) -> tuple[Random, Callable[[Random], Random]] | None:

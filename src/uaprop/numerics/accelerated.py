@@ -15,7 +15,13 @@ from torch import Tensor
 
 from .turns import one_at_a_time
 
-__all__ = ["ACCELERATORS", "name_of", "on_accelerator", "tell_without_compiler"]
+__all__ = [
+    "ACCELERATORS",
+    "is_on_accelerator",
+    "name_of",
+    "on_accelerator",
+    "tell_without_compiler",
+]
 
 ACCELERATORS = ("cuda", "xpu")
 """The kinds of device that ``torch.compile`` makes kernels for."""
@@ -28,6 +34,11 @@ _kernels: dict[Function, Callable[..., Any]] = {}
 _work: dict[Function, int] = {}
 _tried: set[tuple[Any, ...]] = set()
 _failed = False  # there is no compiler
+
+
+def is_on_accelerator(tensor: Tensor) -> bool:
+    """Whether a tensor is on one of them."""
+    return tensor.is_cuda or tensor.is_xpu
 
 
 def name_of(function: Function) -> str:

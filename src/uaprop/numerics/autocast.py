@@ -16,9 +16,8 @@ import torch
 __all__ = ["is_autocast", "outside_autocast"]
 
 
-def is_autocast() -> bool:
-    """Whether autocast is on, for any device."""
-    return torch._C._is_any_autocast_enabled()
+# Whether autocast is on, for any device; asked for every operation, and so torch's own function.
+is_autocast = torch._C._is_any_autocast_enabled
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .accelerated import ACCELERATORS, name_of, on_accelerator, tell_without_compiler
+from .accelerated import is_on_accelerator, name_of, on_accelerator, tell_without_compiler
 from .turns import one_at_a_time
 
 __all__ = ["COMPILED", "Program", "fused", "looped", "program"]
@@ -103,7 +103,7 @@ def looped(function: Function, takes: str, tensors: Sequence[Tensor]) -> Sequenc
         Its results; None if there is none, and the first tensor's elements are noted as work without it.
     """
     first = tensors[0]
-    if not first.is_cpu and first.device.type in ACCELERATORS:
+    if is_on_accelerator(first):
         return on_accelerator(function, tensors, fused.mode)
     run = program(function, first.dtype, takes)
     if run is not None:

@@ -34,7 +34,8 @@ def _fixed(
         if not traced and is_batchedtensor(x):  # torch's own is slow under vmap
             factor, shift = (t.view(-1, *[1] * (input.ndim - 2)) for t in scaling())
             return torch.addcmul(shift, x, factor).to(x.dtype)
-        y = F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
+        cudnn = torch.backends.cudnn.enabled
+        y = torch.batch_norm(x, weight, bias, mean, var, False, momentum, eps, cudnn)
         if y.requires_grad and not traced:
             # torch 2.13 differentiates it wrongly for cotangents of unusual strides: (N, C, H, 1), permuted
             y.register_hook(lambda grad: None if grad is None else grad.contiguous())
@@ -60,7 +61,9 @@ def _scale(var: Tensor, weight: Any, eps: float, dims: int) -> Tensor:
 
 
 def _squared_scale(var: Tensor, weight: Any, eps: float, dims: int) -> Tensor:
-    return _scale(var, weight, eps, dims).square()
+    """Its square, in fewer steps."""
+    scale = torch.reciprocal(var + eps)
+    return (scale if weight is None else scale * weight * weight).view(-1, *[1] * (dims - 2))
 
 
 def _scale_and_shift(
