@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from ..kinds import Linear, Random
+from ..numerics.convolve import convolve
 from ..numerics.frozen import Convolution
 from ..registry import rule
 from .contract import product
@@ -25,6 +26,7 @@ def _convolution(function: Callable[..., Any], input: Any, weight: Any, bias: An
 
 def _register_convolution(operation: Callable[..., Any]) -> None:
     pictures = operation is F.conv2d
+    convolved = convolve if pictures else operation
 
     @rule(operation)
     def convolution(
@@ -42,7 +44,7 @@ def _register_convolution(operation: Callable[..., Any]) -> None:
             return convolve_repeated(operation, origin, weight, bias, options)
 
         def function(x: Any, w: Any, b: Any) -> Any:
-            return operation(x, w, b, stride, padding, dilation, groups)
+            return convolved(x, w, b, stride, padding, dilation, groups)
 
         kind = _convolution(function, input, weight, bias)
         if isinstance(kind, Linear) and kind.inputs[0] is input and input.ndim == weight.ndim:

@@ -1,0 +1,110 @@
+"""Convolutions of pictures whose derivative by the input is quick for few channels, too.
+
+The derivative by the input spreads every output over the window it was computed from. Libraries for
+processors work on eight or sixteen channels of the input at once, and on pictures of one to three, which every
+network begins with, most of that is in vain: up to thirty times the convolution's own time. There, a matrix
+product and a sum over windows (``F.fold``) do the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["convolve", "only_by_inputs"]
+
+_FEW = 4  # channels of the input, fewer than a processor takes at once
+
+
+class _Here(threading.local):
+    only_by_inputs = False
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def only_by_inputs() -> Iterator[None]:
+    """Nobody in this thread asks for derivatives by weights; they are left out of the graph."""
+    before, _here.only_by_inputs = _here.only_by_inputs, True
+    try:
+        yield
+    finally:
+        _here.only_by_inputs = before
+
+
+class _How(NamedTuple):
+    """The arguments of a convolution, a pair each."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Tensor:
+    """``F.conv2d``; inside of :func:`only_by_inputs` with a quick derivative by ``x``."""
+    if _here.only_by_inputs and x.requires_grad and torch.is_grad_enabled():
+        how = _pairs(stride, padding, dilation)
+        if how is not None and groups == 1 and x.ndim == 4 and _pays(x.shape[1], how):
+            offset = None if bias is None else bias.detach()
+            result: Tensor = _Convolution.apply(x, weight.detach(), offset, how)
+            return result
+    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+def _pays(channels: int, how: _How) -> bool:
+    """Measured: one channel always, a few if the windows are not next to each other."""
+    return channels == 1 or (channels <= _FEW and max(how.stride) > 1)
+
+
+def _pairs(*arguments: Any) -> _How | None:
+    """Each as a pair; None if one is a word (``padding="same"``)."""
+    if any(isinstance(a, str) for a in arguments):
+        return None
+    pairs = [(a, a) if isinstance(a, int) else tuple(a) for a in arguments]
+    return _How(*(p * 2 if len(p) == 1 else p for p in pairs))
+
+
+class _Convolution(torch.autograd.Function):
+    """A convolution with constant weights."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: _How) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.how, ctx.size = how, x.shape[2:]
+        return F.conv2d(x, weight, bias, *how)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (weight,) = ctx.saved_tensors
+        return _Spread.apply(grad, weight, ctx.how, ctx.size), None, None, None
+
+
+class _Spread(torch.autograd.Function):
+    """Its transpose, whose own derivative is the convolution."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, weight: Tensor, how: _How, size: torch.Size) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.how = how
+        windows = weight.flatten(1).mT @ grad.flatten(2)
+        return F.fold(windows, size, weight.shape[2:], how.dilation, how.padding, how.stride)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        (weight,) = ctx.saved_tensors
+        return F.conv2d(grad, weight, None, *ctx.how), None, None, None
