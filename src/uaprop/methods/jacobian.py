@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["jacobian", "mixes", "pullback", "pushforward"]
+__all__ = ["both_ways", "jacobian", "mixes", "pullback"]
 
 
 def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor]:
@@ -103,26 +103,44 @@ def pullback(
     return [None if column[0] is None else torch.stack(column) for column in columns]
 
 
-def pushforward(output: Tensor, inputs: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
-    """Jacobian-vector products with stacks of tangents, one stack for each input.
+def both_ways(
+    output: Tensor, inputs: Sequence[Tensor], cotangents: Tensor
+) -> tuple[list[Tensor | None], Callable[[Sequence[Tensor]], Tensor]]:
+    """Vector-Jacobian products with a stack of cotangents, and a function for those in the other direction.
 
     A vector-Jacobian product is linear in its vector; its derivative by that vector is the Jacobian
-    itself, so differentiating backwards twice goes forwards.
+    itself, so differentiating backwards twice goes forwards. The first cotangent's product is taken for that.
 
     Returns:
-        ``(stack, *output's shape)``.
+        ``(stack, *shape)`` for each input, None if the output does not depend on it; and what takes stacks of
+        tangents, one for each input, to ``(stack, *output's shape)``.
     """
-    count = len(tangents[0])
     if not output.requires_grad:
-        return output.new_zeros(count, *output.shape)
+        return [None] * len(inputs), lambda tangents: _nothing(output, tangents)
     with torch.enable_grad():
-        vector = torch.zeros_like(output).requires_grad_()
-        grads = torch.autograd.grad(output, inputs, vector, create_graph=True, allow_unused=True)
-    known = [i for i, grad in enumerate(grads) if grad is not None and grad.requires_grad]
-    if not known:
-        return output.new_zeros(count, *output.shape)
-    results = []
-    for rows in zip(*(tangents[i] for i in known), strict=True):
-        (result,) = torch.autograd.grad([grads[i] for i in known], vector, rows, retain_graph=True)
-        results.append(result)
-    return torch.stack(results)
+        vector = cotangents[0].detach().clone().requires_grad_()
+        traced = torch.autograd.grad(output, inputs, vector, create_graph=True, allow_unused=True)
+    known = [i for i, grad in enumerate(traced) if grad is not None and grad.requires_grad]
+    others = (
+        pullback(output, inputs, cotangents[1:]) if len(cotangents) > 1 else [None] * len(inputs)
+    )
+
+    def joined(first: Tensor | None, rest: Tensor | None) -> Tensor | None:
+        if first is None:
+            return None
+        own = first.detach().unsqueeze(0)
+        return own if rest is None else torch.cat([own, rest])
+
+    def pushforward(tangents: Sequence[Tensor]) -> Tensor:
+        if not known:
+            return _nothing(output, tangents)
+        ends = [traced[i] for i in known]
+        stacks = zip(*(tangents[i] for i in known), strict=True)
+        rows = [torch.autograd.grad(ends, vector, row, retain_graph=True)[0] for row in stacks]
+        return torch.stack(rows)
+
+    return [joined(*pair) for pair in zip(traced, others, strict=True)], pushforward
+
+
+def _nothing(output: Tensor, tangents: Sequence[Tensor]) -> Tensor:
+    return output.new_zeros(len(tangents[0]), *output.shape)

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..gaussian import Gaussian
 from ..numerics.chance import seeded
 from ..numerics.moments import root
-from .jacobian import jacobian, mixes, pullback, pushforward
+from .jacobian import both_ways, jacobian, mixes
 
 __all__ = ["LinearPart", "main_directions", "row_by_row"]
 
@@ -130,7 +130,7 @@ def main_directions(
     chance = torch.randn((rank, 1, output.shape[1]), generator=seeded(rank, 2)).to(unit)
     cotangents = chance * unit
     batch = len(output)
-    grads = pullback(output, inputs, cotangents)
+    grads, pushforward = both_ways(output, inputs, cotangents)
     if mixes(output, inputs, cotangents[0], [None if g is None else g[0] for g in grads]):
         return None
     rows = tuple(
@@ -142,7 +142,7 @@ def main_directions(
     pushed = tuple(x.cov.times(row).detach() for x, row in zip(gaussians, rows, strict=True))
     part = LinearPart(rows, pushed)
     moved = [p.transpose(0, 1).reshape(-1, *x.shape) for p, x in zip(pushed, inputs, strict=True)]
-    along = pushforward(output, inputs, moved).movedim(0, -1)
+    along = pushforward(moved).movedim(0, -1)
     return LinearPart(rows, pushed, along @ _inverse(part.gram))
 
 

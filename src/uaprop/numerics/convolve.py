@@ -1,7 +1,7 @@
 """Convolutions of pictures whose derivative by the input is quick for few channels, too.
 
 The derivative by the input spreads every output over the window it was computed from. Libraries for
-processors work on eight or sixteen channels of the input at once, and on pictures of one to three, which every
+processors work on eight or sixteen channels of the input at once; of pictures with one to three, which every
 network begins with, most of that is in vain: up to thirty times the convolution's own time. There, a matrix
 product and a sum over windows (``F.fold``) do the same.
 """
