@@ -32,8 +32,12 @@ def far_below(input: Random) -> float:
 def _below(mean: Tensor, var: Tensor) -> float:
     if mean.numel() == 0:
         return 0.0
-    low, high = (float(bound) for bound in mean.aminmax())
-    return low - max(12 * float(var.max()) ** 0.5, high - low, 1.0)
+    return _under(*mean.aminmax(), var.max())
+
+
+def _under(low: Tensor, high: Tensor, var: Tensor) -> float:
+    """A number below a range by its length, and by many deviations of the largest variance."""
+    return float(low) - max(12 * float(var) ** 0.5, float(high) - float(low), 1.0)
 
 
 def _hopeless(input: Any) -> tuple[Tensor, float]:
@@ -44,7 +48,8 @@ def _hopeless(input: Any) -> tuple[Tensor, float]:
         return ~varies, 0.0
     if not bool(varies.any()):
         return mean == -torch.inf, torch.finfo(mean.dtype).min
-    floor = _below(mean[varies], var[varies])
+    low = torch.where(varies, mean, torch.inf).amin()
+    floor = _under(low, torch.where(varies, mean, -torch.inf).amax(), var.max())
     return ~varies & (mean < floor), floor
 
 
