@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -123,11 +124,7 @@ def check_options(method: str, unsupported: str, options: Mapping[str, Any]) -> 
             f"method {method!r} cannot linearise: a derivative mixes elements, and it keeps no "
             'correlation between them; use method="sketch" or "adjoint"'
         )
-    allowed = {
-        p.name: p.default is p.empty
-        for p in inspect.signature(METHODS[method]).parameters.values()
-        if p.kind is p.KEYWORD_ONLY
-    }
+    allowed = _options(method)
     if unknown := sorted(set(options) - set(allowed)):
         hint = '; for those of a method name it, as in method="hybrid"' if method == "auto" else ""
         raise TypeError(
@@ -136,6 +133,13 @@ def check_options(method: str, unsupported: str, options: Mapping[str, Any]) -> 
         )
     if missing := [name for name, needed in allowed.items() if needed and name not in options]:
         raise TypeError(f"method {method!r} needs the option {missing[0]!r}")
+
+
+@functools.cache
+def _options(method: str) -> dict[str, bool]:
+    """A method's options, and whether they must be given."""
+    parameters = inspect.signature(METHODS[method]).parameters.values()
+    return {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def carried(

@@ -22,7 +22,7 @@ from .progress import Progress
 
 __all__ = ["Batched", "Stream", "centred", "samples"]
 
-_CHUNK_ELEMENTS = 2**17  # input elements that are in flight at once, by default
+_CHUNK_ELEMENTS = 2**18  # input elements that are in flight at once, by default
 _CHUNK_ROWS = 384  # batch elements at once: more are no faster, however small they are
 _AT_ONCE = 16  # normal numbers that torch makes at once
 _BLOCK = 16  # draws made at a time, so that few are made in vain
@@ -91,6 +91,8 @@ def samples(
     batch = None if arguments.has_tensors else arguments.batch  # which would have to be repeated
     if samples * elements < _WORTH_A_TRIAL or samples * (batch or 0) < _FEW_ROWS:
         batch = None
+    if chunk is None and 2 * elements > _CHUNK_ELEMENTS:
+        batch = None  # there will be one draw at a time
     run = Batched(lambda *draws: arguments.run(model, draws), batch)
     stream = Stream(arguments.gaussians, seed, antithetic)
     centred = centred and not antithetic  # pairs have the mean zero already
@@ -145,39 +147,44 @@ class Stream:
             self.block = _AT_ONCE // math.gcd(_AT_ONCE, elements)
         else:
             self.block = max(1, min(_BLOCK, _BLOCK_ELEMENTS // elements))
-        self.waiting = [x.loc.new_empty((0, *x.shape)) for x in inputs]
+        self.waiting = [x.loc.new_empty((0, *x.shape)) for x in inputs]  # deviations, made ahead
 
     def take(self, count: int) -> list[Tensor]:
         """The next ``count`` draws of every input."""
-        missing = count - len(self.waiting[0])
-        if missing > 0:
-            rounds = -(-missing // (self.block * (2 if self.antithetic else 1)))
-            sizes = [rounds * self.block] if self.seamless else [self.block] * rounds
-            blocks = [
-                self.waiting,
-                *([self._draws(x, size) for x in self.inputs] for size in sizes),
-            ]
-            self.waiting = [torch.cat(parts) for parts in zip(*blocks, strict=True)]
-        taken = [draws[:count] for draws in self.waiting]
-        self.waiting = [draws[count:] for draws in self.waiting]
+        self._make(count)
+        taken = [x.loc + ahead[:count] for x, ahead in zip(self.inputs, self.waiting, strict=True)]
+        self.waiting = [ahead[count:] for ahead in self.waiting]
         return taken
 
     def centre(self, count: int) -> None:
         """Shift the next ``count`` draws to have the mean exactly zero and the same covariance."""
-        draws = [
-            centred(taken - x.loc) for taken, x in zip(self.take(count), self.inputs, strict=True)
-        ]
-        ahead = [x.loc + offsets for x, offsets in zip(self.inputs, draws, strict=True)]
-        self.waiting = [torch.cat(pair) for pair in zip(ahead, self.waiting, strict=True)]
+        self._make(count)
+        for ahead in self.waiting:
+            ahead[:count] = centred(ahead[:count])
 
-    def _draws(self, x: Gaussian, count: int) -> Tensor:
+    @torch.no_grad()
+    def _make(self, count: int) -> None:
+        """See that so many are waiting."""
+        missing = count - len(self.waiting[0])
+        if missing <= 0:
+            return
+        rounds = -(-missing // (self.block * (2 if self.antithetic else 1)))
+        sizes = [rounds * self.block] if self.seamless else [self.block] * rounds
+        blocks = [[self._deviations(x, size) for x in self.inputs] for size in sizes]
+        if len(self.waiting[0]) > 0:
+            blocks.insert(0, self.waiting)
+        self.waiting = [
+            parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*blocks, strict=True)
+        ]
+
+    def _deviations(self, x: Gaussian, count: int) -> Tensor:
         deviations = x.cov.deviations(count, self.generator)
         if self.antithetic:  # each next to its mirror image
             deviations = torch.stack([deviations, -deviations], 1).flatten(0, 1)
-        return x.loc + deviations
+        return deviations
 
 
 def centred(deviations: Tensor) -> Tensor:
     """Deviations shifted to have the mean exactly zero, with the same expected covariance."""
     count = len(deviations)
-    return (deviations - deviations.mean(0)) * (count / (count - 1)) ** 0.5
+    return (deviations - deviations.mean(0)).mul_((count / (count - 1)) ** 0.5)
