@@ -500,8 +500,7 @@ def test_some_outputs_only(method: str, grad: bool) -> None:
         torch.testing.assert_close(few.attribution(1), y.attribution(1))
     else:  # fewer outputs to steady the residual with
         torch.testing.assert_close(few.std, y.std[:, [4, 1]], rtol=0.2, atol=0)
-        tolerance = {} if method == "adjoint" else {"rtol": 0.1, "atol": 0}  # nor J with
-        torch.testing.assert_close(few.attribution(0), y.attribution(4), **tolerance)
+        torch.testing.assert_close(few.attribution(0), y.attribution(4))
     flat = ua.propagate(lambda t: model(t).view(-1, 1, 5), x, method=method, outputs=(2,))
     torch.testing.assert_close(flat.loc, y.loc[:, 2:3])
 
@@ -860,7 +859,7 @@ def test_hybrid_runs_what_has_no_rule(name: str) -> None:
         z = (y.mean - mean) / (y.standard_error.mean.square() + std.square() / len(values)).sqrt()
         assert z.abs().max() < 4.5
     average = torch.stack([y.std for y in found]).mean(0)
-    # several nonlinearities in a row on one element: with 100 draws hybrid has a bias there
+    # several nonlinearities in a row on one element: there hybrid has a bias of 9%
     tolerance = 0.12 if name == "in place" else 0.08
     torch.testing.assert_close(average, std, rtol=tolerance, atol=0)
     covariance = torch.stack([y.covariance() for y in found]).mean(0)

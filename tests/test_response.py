@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import uaprop as ua
 from uaprop.covariance import Factors, Sources
 from uaprop.covariance.ensemble import Ensemble
 from uaprop.covariance.sources import signed_by_position
-from uaprop.methods import cross
-from uaprop.methods.cross import slopes
 from uaprop.methods.pooling import pooled
 from uaprop.methods.samples import centred
 
@@ -189,92 +186,3 @@ def test_variances_of_draws(draws: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(var, values.var(0))
     assert (var[0] == 0).all()
     assert (var[1:] > 0).all()
-
-
-# ------------------------------------------------------------------ the cross term
-
-BENT = {
-    "unit length": lambda x: x / x.norm(dim=1, keepdim=True),
-    "softplus": lambda x: F.softplus(3 * F.softplus(3 * F.softplus(3 * x) - 3) - 3),
-    "there and back": lambda x: (h := x + 0.5 * x.square()) - 0.3 * h.square(),
-    "one output": lambda x: F.softplus(3 * F.softplus(3 * x) - 3)[:, :1],
-}
-
-
-@pytest.mark.parametrize("name", ["softplus", "there and back", "one output"])
-def test_nonlinearities_in_a_row_leave_no_bias_with_many_draws(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where ``J`` is not the average derivative, and ``Cov(J ε, r)`` not zero."""
-    call = BENT[name]
-    x = ua.Gaussian(torch.linspace(-0.3, 0.8, 8).double().view(2, 4), std=0.4)
-    draws = x.sample(100_000, generator=torch.Generator().manual_seed(1)).flatten(0, 1)
-    std = call(draws).unflatten(0, (100_000, 2)).std(0)
-
-    def error() -> float:
-        found = [ua.propagate(call, x, method="hybrid", samples=4096, seed=s) for s in range(2)]
-        return float((torch.stack([y.std for y in found]) / std - 1).abs().mean())
-
-    with_it = error()
-    monkeypatch.setattr(cross, "SCALE", 1e-9)
-    without = error()
-    assert without > 0.08
-    assert with_it < 0.4 * without
-
-
-@pytest.mark.parametrize("name", ["unit length", "softplus"])
-def test_a_corrected_response_is_as_consistent_as_any(name: str) -> None:
-    x = ua.Gaussian(torch.linspace(-0.3, 0.8, 8).double().view(2, 4), std=0.4)
-    y = ua.propagate(BENT[name], x, method="hybrid", samples=512)
-    covariance = y.covariance()
-    torch.testing.assert_close(covariance.diagonal(dim1=1, dim2=2), y.var)
-    assert torch.linalg.eigvalsh(covariance).min() > -1e-12
-    for k in range(4):  # the linear part is a part: no more than the whole
-        assert (y.attribution(k).sum(1) <= y.var[:, k]).all()
-
-
-def test_a_corrected_response_does_not_depend_on_the_chunk() -> None:
-    x = ua.Gaussian(torch.linspace(-0.3, 0.8, 8).double().view(2, 4), std=0.4)
-    whole, pieces = (
-        ua.propagate(BENT["softplus"], x, method="hybrid", samples=64, chunk=c) for c in (None, 1)
-    )
-    torch.testing.assert_close(pieces.covariance(), whole.covariance())
-    torch.testing.assert_close(pieces.standard_error.std, whole.standard_error.std)
-
-
-def stacks(count: int, slope: torch.Tensor, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """A response with the variance 1, and what it leaves: a slope, and as much noise."""
-    generator = torch.Generator().manual_seed(seed)
-    response, noise = torch.randn(2, count, 200, len(slope), generator=generator).double()
-    response = response - response.mean(0)
-    return response, slope * response + noise
-
-
-def test_slopes_are_found_by_many_draws_and_not_invented_by_few() -> None:
-    linear = torch.ones(200, 6).double()
-    for slope in (torch.full((6,), 0.2), torch.linspace(-0.3, 0.3, 6)):
-        many = slopes(*stacks(4000, slope.double()), linear)
-        assert (many - slope).abs().mean() < 0.03
-    nothing = torch.zeros(6).double()
-    for count in (4, 16, 64):
-        response, rest = stacks(count, nothing)
-        regression = (response * rest).sum(0) / response.square().sum(0)
-        found = slopes(response, rest, linear)
-        assert found.square().mean() < 0.1 * regression.square().mean()
-    response, rest = stacks(4000, nothing, seed=1)
-    assert torch.equal(slopes(response, 0 * rest, linear), 0 * linear)
-
-
-def test_slopes_survive_outputs_without_variance() -> None:
-    response, rest = stacks(8, torch.zeros(6).double())
-    linear = torch.ones(200, 6).double()
-    linear[:, 0], response[..., 0] = 0, 0
-    rest[..., 1] = 0
-    rest[..., 2] = torch.inf
-    rest[..., 3] = torch.nan
-    found = slopes(response, rest, linear)
-    assert torch.equal(found[:, :4], torch.zeros(200, 4).double())
-    assert found.isfinite().all()
-    assert (found[:, 4:] != 0).all()
-    alone = slopes(response[..., 4:], rest[..., 4:], linear[:, 4:])
-    torch.testing.assert_close(found[:, 4:], alone)

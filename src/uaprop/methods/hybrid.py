@@ -12,7 +12,6 @@ from ..covariance.ensemble import Ensemble
 from ..gaussian import Gaussian
 from ..numerics.chance import reseed, seeded
 from .arguments import Arguments
-from .cross import SCALE, aligned
 from .options import whole_number, whole_numbers_if_given
 from .pooling import pooled
 from .response import Residual, Scheme, respond, stacked_output
@@ -37,10 +36,9 @@ def hybrid(
     ``samples`` draws go through the unmodified model. Every operation's derivative is averaged over
     them, and a backward pass per output through these averages gives the response ``J``. With
     ``r_i = f(x + ε_i) - J ε_i`` the mean is that of ``r`` and the covariance ``J Σ Jᵀ + Cov(r)``: by
-    Stein's lemma the two parts are uncorrelated when ``J`` is the average derivative. For several
-    nonlinearities in a row it is not quite that; ``J`` is corrected as far as the draws show it
-    (:mod:`~uaprop.methods.cross`). The draws are shifted to have the mean zero, so that the linear part
-    adds nothing to the mean's error; the variances of ``r`` are steadied (:mod:`~uaprop.methods.pooling`).
+    Stein's lemma the two parts are uncorrelated when ``J`` is the average derivative. The draws are
+    shifted to have the mean zero, so that the linear part adds nothing to the mean's error; the
+    variances of ``r`` are steadied (:mod:`~uaprop.methods.pooling`).
 
     No moments and no Gaussian assumption inside the network: whatever is differentiable will do.
 
@@ -72,7 +70,7 @@ def hybrid(
         return Gaussian.from_covariance(mean, Ensemble(mean.detach() + stack))
 
     options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
-    scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank, aligned)
+    scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank)
     with torch.random.fork_rng():  # for the model's own randomness
         reseed(seed, 1)
         return respond(scheme, model, arguments, stacks, outputs, chunk)
@@ -85,10 +83,8 @@ def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Resid
     factors = (unexplained - average) * (count - 1) ** -0.5
     factors, relative = pooled(factors, linear, count - 1)
     var = factors.square().sum(0)
-    # An estimate of 2 Cov(J ε, r) would have the variance 4 linear var / count. Taken to be zero, the term
-    # has half of that, as measured, because J is an average over draws; as far as it is estimated, all of it.
-    known = SCALE**2 * count * var
-    part = known / (known + linear + var).clamp_min(torch.finfo(var.dtype).tiny)
-    cross = 2 * linear * var / count * (1 + part)
-    error = ((var * relative).square() + cross).sqrt()
+    # Cov(J ε, r) is taken to be zero. J being an average over draws, it is so up to chance: measured, with
+    # half the variance that an estimate of 2 Cov(J ε, r) would have.
+    neglected = 2 * linear * var / count
+    error = ((var * relative).square() + neglected).sqrt()
     return Residual(average, factors, (var / count).sqrt(), error)

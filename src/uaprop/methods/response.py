@@ -28,7 +28,7 @@ from .answer import Share, answer, blocks, joined
 from .apart import check_apart, default_chunk, refusal
 from .arguments import Arguments, is_gaussian
 from .jacobian import mixes
-from .linear_part import LinearPart, main_directions, row_by_row
+from .linear_part import main_directions, row_by_row
 
 __all__ = ["Residual", "Scheme", "chosen", "respond", "stacked_output"]
 
@@ -67,7 +67,6 @@ class Scheme:
         residual: judges mean, unexplained part and linear variances.
         rows: outputs differentiated at once.
         rank: with more outputs than this, the response along as many directions; None for all of it.
-        aligned: makes the response fit the stack (:func:`~uaprop.methods.cross.aligned`); None to leave it.
     """
 
     method: str
@@ -77,7 +76,6 @@ class Scheme:
     residual: Callable[[Tensor, Tensor | None, Tensor], Residual]
     rows: int
     rank: int | None = None
-    aligned: Callable[[LinearPart, Tensor, Tensor], tuple[LinearPart, Tensor]] | None = None
 
 
 def stacked_output(value: Any) -> tuple[Tensor, Tensor] | None:
@@ -209,12 +207,7 @@ def _output(
         part = row_by_row(lines, leaves, gaussians, scheme.rows)
     if part is None:
         raise _BatchMixed
-    unexplained = None
-    if stack is not None:
-        response = part.response(stacks)
-        if scheme.aligned is not None:
-            part, response = scheme.aligned(part, response, stack)
-        unexplained = stack - response
+    unexplained = None if stack is None else stack - part.response(stacks)
     linear = part.variances()
     found = scheme.residual(lines.detach(), unexplained, linear)
     var, factors = linear, found.factors
