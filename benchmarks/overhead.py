@@ -3,11 +3,14 @@
 Run from the repository: .venv/bin/python benchmarks/overhead.py [--quick]
 
 An operation on a Gaussian runs some operations of torch on mean and variance. They are recorded and run
-again without the Gaussian: that is torch's own time, and the rest is overhead. Of a scalar function
-torch's own is the formula for its moments, on plain tensors. Both take turns, and the fastest of many rounds
-counts, in processor time. Importing is measured in fresh processes, with torch imported already and bytecode
-kept; a good part of it can be one garbage collection of torch's objects, which whoever imports next has to
-wait for. Numbers also go to benchmarks/results/overhead.json.
+again without the Gaussian; of a scalar function it is the formula for its moments, compiled (``ua.fused``).
+Before that torch finds out whom to ask, by ``__torch_function__``. A class that does nothing but run the
+recorded operations shows how long that takes. Both are torch's own time, and the rest is overhead. All take
+turns, and the fastest of many rounds counts, in processor time.
+
+Importing is measured in fresh processes, with torch imported already and bytecode kept; a good part of it
+can be one garbage collection of torch's objects, which whoever imports next has to wait for. Numbers also go
+to benchmarks/results/overhead.json.
 """
 
 from __future__ import annotations
@@ -73,11 +76,27 @@ class Recorder(TorchFunctionMode):
         return result
 
 
-def operations() -> dict[str, Callable[[], Any]]:
-    """Typical operations on Gaussians of one element; each is asked for its mean."""
-    row = ua.Gaussian(torch.full((1, 1), 0.3), torch.full((1, 1), 0.5))
-    other = ua.Gaussian(torch.full((1, 1), 0.7), torch.full((1, 1), 0.2))
-    picture = ua.Gaussian(torch.full((1, 1, 1, 1), 0.3), torch.full((1, 1, 1, 1), 0.5))
+class Bare:
+    """Whom torch asks, and who does no more than run some operations."""
+
+    calls: tuple[Callable[[], Any], ...] = ()
+    loc = None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for call in cls.calls:
+            call()
+        return Bare()
+
+
+def gaussians() -> list[Any]:
+    """Two rows and a picture, of one element each."""
+    sizes = ((1, 1), (1, 1), (1, 1, 1, 1))
+    return [ua.Gaussian(torch.full(size, 0.3), torch.full(size, 0.5)) for size in sizes]
+
+
+def operations(row: Any, other: Any, picture: Any) -> dict[str, Callable[[], Any]]:
+    """Typical operations; each is asked for its mean."""
     weight, bias, kernel = torch.rand(1, 1), torch.rand(1), torch.rand(1, 1, 1, 1)
     centre, spread = torch.zeros(1), torch.ones(1)
     return {
@@ -111,15 +130,28 @@ def formulas() -> dict[str, Callable[[], Any]]:
     }
 
 
-def recorded(run: Callable[[], Any]) -> Callable[[], None]:
+OF_PYTHON = ("x + ", "x * ", "x.", "x[")  # operators and methods, which torch has no part in
+
+
+def recorded(run: Callable[[], Any]) -> tuple[Callable[[], Any], ...]:
     """The same operations of torch, on the same tensors, without a Gaussian."""
     with Recorder() as recorder:
         run()
-    calls = tuple(recorder.calls)
+    return tuple(recorder.calls)
 
+
+def in_turn(calls: tuple[Callable[[], Any], ...]) -> Callable[[], None]:
     def again() -> None:
         for call in calls:
             call()
+
+    return again
+
+
+def handed_over(run: Callable[[], Any], calls: tuple[Callable[[], Any], ...]) -> Callable[[], None]:
+    def again() -> None:
+        Bare.calls = calls
+        run()
 
     return again
 
@@ -132,18 +164,26 @@ def seconds_per_call(run: Callable[[], Any]) -> float:
 
 
 def dispatch(rounds: int) -> dict[str, dict[str, float]]:
-    """Microseconds for an operation on a Gaussian, and for torch's part of it."""
+    """Microseconds for an operation on a Gaussian, and for torch's parts of it."""
     by_hand = formulas()
-    pairs = {name: (run, by_hand.get(name) or recorded(run)) for name, run in operations().items()}
-    best = {name: [float("inf")] * 2 for name in pairs}
+    bare = operations(Bare(), Bare(), Bare())
+    contestants: dict[str, list[Callable[[], Any]]] = {}
+    for name, run in operations(*gaussians()).items():
+        calls = (by_hand[name],) if name in by_hand else recorded(run)
+        contestants[name] = [run, in_turn(calls)]
+        if not name.startswith(OF_PYTHON):
+            contestants[name].append(handed_over(bare[name], calls))
+    best = {name: [float("inf")] * len(runs) for name, runs in contestants.items()}
     for i in range(rounds):
-        for name, pair in pairs.items():
-            for j in (0, 1) if i % 2 else (1, 0):  # the second finds torch's code in the cache
-                best[name][j] = min(best[name][j], 1e6 * seconds_per_call(pair[j]))
-    return {
-        name: {"total": total, "torch": own, "overhead": total - own}
-        for name, (total, own) in best.items()
-    }
+        for name, runs in contestants.items():
+            for j in range(len(runs))[:: 1 if i % 2 else -1]:  # who is last finds a warm cache
+                best[name][j] = min(best[name][j], 1e6 * seconds_per_call(runs[j]))
+    found = {}
+    for name, (total, own, *asked) in best.items():
+        asking = asked[0] - own if asked else 0.0
+        overhead = total - own - asking
+        found[name] = {"total": total, "torch": own, "dispatch": asking, "overhead": overhead}
+    return found
 
 
 def construction(rounds: int) -> dict[str, float]:
@@ -185,6 +225,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
+    ua.fused(True)
     with torch.no_grad():
         result: dict[str, Any] = {
             "torch": torch.__version__,
@@ -196,12 +237,13 @@ def main() -> None:
     console = Console(width=100)
     table = Table(title="One element, µs", title_justify="left")
     table.add_column("operation")
-    for column in ("on a Gaussian", "torch's own", f"overhead (allowed: {ALLOWED:.0f})"):
+    columns = ("on a Gaussian", "torch's operations", "torch's dispatch")
+    for column in (*columns, f"overhead (allowed: {ALLOWED:.0f})"):
         table.add_column(column, justify="right")
     for name, times in result["microseconds"].items():
         table.add_row(name, *(f"{value:.1f}" for value in times.values()))
     for name, value in result["construction"].items():
-        table.add_row(name, f"{value:.1f}", "", "")
+        table.add_row(name, f"{value:.1f}", "", "", "")
     console.print(table)
     seconds = result["import_seconds"]
     console.print(

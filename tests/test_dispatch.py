@@ -129,7 +129,7 @@ def test_users_add_rules_as_the_library_does() -> None:
         assert y.mean.tolist() == [6, 3]
         assert y.var.tolist() == [36, 9]
     finally:
-        registry._RULES.pop(swapped)
+        registry.RULES.pop(swapped)
     with pytest.raises(TypeError, match="needs the operations"):
         ua.rule()
     with pytest.raises(TypeError, match="needs the operations"):

@@ -12,10 +12,10 @@ from uaprop import registry
 
 @pytest.fixture(autouse=True)
 def same_rules_afterwards():
-    before = dict(registry._RULES)
+    before = dict(registry.RULES)
     yield
-    registry._RULES.clear()
-    registry._RULES.update(before)
+    registry.RULES.clear()
+    registry.RULES.update(before)
 
 
 def own_scale(x: Tensor, factor: float = 2.0) -> Tensor:
@@ -140,10 +140,10 @@ def test_a_rule_reaches_the_exported_operator_too() -> None:
     ],
 )
 def test_a_wrong_signature_is_refused_at_registration(operation, function, words: str) -> None:
-    before = dict(registry._RULES)
+    before = dict(registry.RULES)
     with pytest.raises(TypeError, match=words):
         ua.rule(operation)(function)
-    assert before == registry._RULES
+    assert before == registry.RULES
 
 
 def test_a_function_without_a_name_cannot_be_reached() -> None:

@@ -13,7 +13,7 @@ import torch
 
 import uaprop as ua
 from uaprop.demo import Comparison, compare_digits
-from uaprop.registry import _RULES
+from uaprop.registry import RULES
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -39,10 +39,10 @@ def words(page: str) -> str:
 @pytest.fixture
 def rules() -> Any:
     """Examples that add rules leave no trace."""
-    before = dict(_RULES)
+    before = dict(RULES)
     yield
-    _RULES.clear()
-    _RULES.update(before)
+    RULES.clear()
+    RULES.update(before)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Rule", "all_rules", "lookup", "rule"]
+__all__ = ["RULES", "Rule", "all_rules", "lookup", "rule"]
 
 RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
 
@@ -32,7 +32,7 @@ class Rule:
         return self.function.__name__
 
 
-_RULES: dict[Callable[..., Any], Rule] = {}
+RULES: dict[Callable[..., Any], Rule] = {}
 
 
 def rule(
@@ -52,7 +52,7 @@ def rule(
     def register(function: RuleFunction) -> RuleFunction:
         entry = Rule(function, exact, source)
         for operation in operations:
-            _RULES[operation] = entry
+            RULES[operation] = entry
         return function
 
     return register
@@ -60,9 +60,9 @@ def rule(
 
 def lookup(operation: Callable[..., Any] | None) -> Rule | None:
     """The rule for an operation, or None."""
-    return _RULES.get(operation)  # type: ignore[arg-type]
+    return RULES.get(operation)  # type: ignore[arg-type]
 
 
 def all_rules() -> Iterator[tuple[Callable[..., Any], Rule]]:
     """Every registered operation with its rule."""
-    yield from _RULES.items()
+    yield from RULES.items()

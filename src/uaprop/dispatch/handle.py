@@ -56,21 +56,16 @@ class _Later:
     def result(self) -> Any:
         """Mean and covariance, with gradients if they were wanted when the function was called."""
         if self._result is None:
-            if torch.is_grad_enabled() is self._gradients and not is_autocast():
-                self._result = self._through()
-            else:
+            if torch.is_grad_enabled() is not self._gradients or is_autocast():
                 with torch.set_grad_enabled(self._gradients), outside_autocast():
-                    self._result = self._through()
+                    return self.result()
+            kind: Any = self._kind
+            (x,) = kind.inputs
+            loc, cov, later = x.held()
+            if not (loc is self._held[0] and cov is self._held[1] and later is self._held[2]):
+                kind = replace(kind, inputs=(x.holding(*self._held),))
+            self._result = type(self._held[1]).through(kind)
         return self._result
-
-    def _through(self) -> Any:
-        kind: Any = self._kind
-        (x,) = kind.inputs
-        loc, cov, later = x.held()
-        if not (loc is self._held[0] and cov is self._held[1] and later is self._held[2]):
-            x = x.holding(*self._held)
-            kind = replace(kind, inputs=(x,))
-        return type(x.cov).through(kind)
 
 
 class Handle(Random):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..registry import Rule, lookup
+from ..registry import RULES, Rule, lookup
 from .aten import is_operator, rule_of_operator
 
 __all__ = ["IN_PLACE", "name_of", "resolve"]
@@ -65,7 +65,7 @@ _PYTHON_METHODS = (
 
 def resolve(operation: Operation) -> tuple[Rule | None, bool]:
     """The rule for an operation and whether this spelling of it works in place."""
-    found = lookup(operation)
+    found = RULES.get(operation)
     if found is not None:
         return found, operation in _ALWAYS_IN_PLACE
     if is_operator(operation):

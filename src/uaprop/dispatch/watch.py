@@ -63,11 +63,15 @@ class Watch:
     _token: Token[Watch | None] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Watch:
+        global _watches
+        _watches += 1
         self._token = _CURRENT.set(self)
         return self
 
     def __exit__(self, *error: object) -> None:
+        global _watches
         assert self._token is not None
+        _watches -= 1
         _CURRENT.reset(self._token)
 
     def since(self, mark: int) -> tuple[Event, ...]:
@@ -78,8 +82,9 @@ class Watch:
 
 
 _CURRENT: ContextVar[Watch | None] = ContextVar("uaprop_watch", default=None)
+_watches = 0  # in all threads: as long as there are none, no thread has to ask for its own
 
 
 def current() -> Watch | None:
     """The watch of the run that is going on; none while torch.compile traces a program."""
-    return None if torch.compiler.is_compiling() else _CURRENT.get()
+    return None if _watches == 0 or torch.compiler.is_compiling() else _CURRENT.get()

@@ -30,13 +30,14 @@ def _fixed(
         return derived(_scale_and_shift, mean, var, weight, bias, numbers=(eps,))
 
     def function(x: Tensor) -> Tensor:
-        traced = torch.compiler.is_compiling()
-        if not traced and is_batchedtensor(x):  # torch's own is slow under vmap
+        if torch.compiler.is_compiling():
+            return F.batch_norm(x, mean, var, weight, bias, False, momentum, eps)
+        if is_batchedtensor(x):  # torch's own is slow under vmap
             factor, shift = (t.view(-1, *[1] * (input.ndim - 2)) for t in scaling())
             return torch.addcmul(shift, x, factor).to(x.dtype)
-        cudnn = torch.backends.cudnn.enabled
+        cudnn = torch._C._get_cudnn_enabled()
         y = torch.batch_norm(x, weight, bias, mean, var, False, momentum, eps, cudnn)
-        if y.requires_grad and not traced:
+        if y.requires_grad:
             # torch 2.13 differentiates it wrongly for cotangents of unusual strides: (N, C, H, 1), permuted
             y.register_hook(lambda grad: None if grad is None else grad.contiguous())
         return y
