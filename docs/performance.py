@@ -121,10 +121,12 @@ def overhead(found: Record) -> str:
                 f"`{name}`",
                 f"{times['total']:.1f}",
                 f"{times['torch']:.1f}",
+                f"{times['dispatch']:.1f}" if times["dispatch"] else "",
                 own if times["overhead"] <= OVERHEAD else f"**{own}**",
             ]
         )
-    header = ["operation", "on a Gaussian", "torch's own", f"overhead, at most {OVERHEAD:.0f}"]
+    header = ["operation", "on a Gaussian", "torch's operations", "torch's dispatch"]
+    header.append(f"overhead, at most {OVERHEAD:.0f}")
     missed = sum(times["overhead"] > OVERHEAD for times in found["microseconds"].values())
     verdict = f"{missed} of {len(rows)} exceed it." if missed else "None exceeds it."
     return f"{markdown(header, rows)}\n\n{verdict} {_importing(found['import_seconds'])}"

@@ -39,8 +39,9 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
     @rule(operation, *spellings)
     def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
         # A second random operand (view_as, type_as) counts for its shape or dtype only.
-        args = tuple(plain(a) for a in args)
-        kwargs = {name: plain(value) for name, value in kwargs.items()}
+        args = tuple(map(plain, args))
+        if kwargs:
+            kwargs = {name: plain(value) for name, value in kwargs.items()}
         if not isinstance(input, Random):
             return operation(input, *args, **kwargs)
         refuse_integers(*args, *kwargs.values())
