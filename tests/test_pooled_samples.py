@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import uaprop as ua
-from uaprop.methods.pooling import moderated
+from uaprop.methods.accumulate import Accumulator
+from uaprop.methods.pooling import Moderated, moderated, squared_correlations
 
 INPUTS, OUTPUTS = 40, 10
 
@@ -169,6 +170,28 @@ def wishart(correlation: float, batch: int, outputs: int, freedom: int, seed: in
     return torch.einsum("sbk,sbl->bkl", draws, draws) / freedom
 
 
+def steadied(covariance: Tensor, freedom: int) -> Moderated:
+    var = covariance.diagonal(dim1=1, dim2=2)
+    return moderated(var, squared_correlations(covariance), freedom)
+
+
+@pytest.mark.parametrize("samples", [6, 40])  # fewer draws than outputs, and more
+@pytest.mark.parametrize("vector", [False, True])
+def test_correlations_of_draws_are_those_of_their_covariance(samples: int, vector: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    shape = (samples, 20) if vector else (samples, 4, 20)
+    draws = torch.randn(shape, generator=generator, dtype=torch.float64).cumsum(-1)
+    draws[..., 7] = 1.0  # one that does not vary
+    total = Accumulator()
+    total.add(draws)
+    assert (total.products is None) == (samples < 20)
+    mean = total.u / samples
+    found = total._squared_correlations(mean, 1.0)
+    dense = total._covariance(mean, 1.0)
+    wanted = squared_correlations(dense if dense.ndim == 3 else dense.unsqueeze(0))
+    torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("freedom", [4, 15])
 def test_equal_variances_are_found_to_be_equal(correlation: float, freedom: int) -> None:
@@ -177,7 +200,7 @@ def test_equal_variances_are_found_to_be_equal(correlation: float, freedom: int)
     for seed in range(60):
         covariance = wishart(correlation, 12, 10, freedom, seed)
         var = covariance.diagonal(dim1=1, dim2=2)
-        steady = moderated(covariance, freedom)
+        steady = steadied(covariance, freedom)
         left.append((var.log() + 2 * steady.scale.log()).square().mean())
         before.append(var.log().square().mean())
         own.append(steady.own)
@@ -216,7 +239,7 @@ def test_known_terms_are_kept_by_their_share() -> None:
             + columns * 0.25 / (0.25 + (0.25 + chance) / batch)
             + rest * 0.25 / (0.25 + chance)
         )
-        steady = moderated(estimate, freedom)
+        steady = steadied(estimate, freedom)
         found = estimate.diagonal(dim1=1, dim2=2).log() + 2 * steady.scale.log()
         ratio.append((found - truth).square().mean() / (best - truth).square().mean())
         plain.append((logs - truth).square().mean() / (best - truth).square().mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -17,6 +18,8 @@ __all__ = ["Finished"]
 class Finished(Covariance):
     """Variances and, where it was small enough to keep, the dense covariance of each batch element.
 
+    The latter may be given as a function, which is called when somebody asks for it, and once.
+
     Operations refuse it: how the answer depends on what came before is gone, so correlation would be
     lost unnoticed. Rearrangements keep the marginals.
     """
@@ -25,7 +28,7 @@ class Finished(Covariance):
 
     defers = False  # what is refused is refused at once
 
-    def __init__(self, var: Tensor, dense: Tensor | None = None) -> None:
+    def __init__(self, var: Tensor, dense: Tensor | Callable[[], Tensor] | None = None) -> None:
         self._var = var
         self._dense = dense
 
@@ -37,6 +40,8 @@ class Finished(Covariance):
     @property
     def kept(self) -> Tensor | None:
         """The dense covariance if it was kept."""
+        if self._dense is not None and not isinstance(self._dense, Tensor):
+            self._dense = self._dense()
         return self._dense
 
     def dense(self) -> Tensor:
@@ -48,12 +53,13 @@ class Finished(Covariance):
         Raises:
             ValueError: if it was too large to keep, or the answer was cut up afterwards.
         """
-        if self._dense is None:
+        dense = self.kept
+        if dense is None:
             raise ValueError(
                 "the dense covariance was not kept: the answer is too large, or it was "
                 "rearranged afterwards; the marginal variances are in .var"
             )
-        return self._dense
+        return dense
 
     def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Normal draws with the dense covariance."""

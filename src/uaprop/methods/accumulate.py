@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ..covariance.base import per_batch_element
 from ..gaussian import Gaussian
 from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
-from .pooling import moderated, normal_error
+from .pooling import moderated, normal_error, squared_correlations
 
 __all__ = ["Accumulator", "same"]
 
@@ -43,6 +44,7 @@ class Accumulator:
         self.pivot = self.u = self.q = self.uu = self.uq = self.qq = torch.zeros(())
         self.products: Tensor | None = None
         self.group_products: Tensor | None = None
+        self.waiting: list[Tensor] = []  # offsets that the products are still to be taken of
 
     def add(self, draws: Any) -> None:
         """Take in whole groups of draws, stacked along the first dimension.
@@ -74,9 +76,16 @@ class Accumulator:
         self.qq = self.qq + q.square().sum(0)
         flat = _per_draw(offsets)
         if flat[0].numel() * flat.shape[-1] <= _DENSE_ELEMENTS:
-            self.products = _products(flat, self.products)
+            self.waiting.append(flat)
+            if sum(map(len, self.waiting)) > flat.shape[-1]:  # as large as the products
+                self._multiply()
             if self.group > 1:
                 self.group_products = _products(_per_draw(u), self.group_products)
+
+    def _multiply(self) -> None:
+        for flat in self.waiting:
+            self.products = _products(flat, self.products)
+        self.waiting = []
 
     def result(self, told: Provenance, moderate: bool = False, together: bool = True) -> Any:
         """The Gaussian of everything taken in, or the constant if it was no tensor.
@@ -101,12 +110,13 @@ class Accumulator:
         spread = (spread + 4 * u.square() * (self.uu / n - u.square())).clamp_min(0)
         std = root(var)
         std_error = root(spread / (n - 1)) / (2 * std).clamp_min(torch.finfo(torch.float64).tiny)
-        dense = None
-        if self.products is not None:
-            dense = self._covariance(per_batch_element(u), correction)
+        dense = scale = None
+        if self.products is not None or self.waiting:
+            centre = per_batch_element(u)
             if moderate:
-                var, std_error, dense = _moderate(var, std_error, dense, n - 1, together)
-            dense = dense.to(self.dtype)
+                squares = self._squared_correlations(centre, correction)
+                var, std_error, scale = _moderate(var, std_error, squares, n - 1, together)
+            dense = partial(self._dense, centre, correction, scale)
         error = StandardError(root(mean_var).to(self.dtype), std_error.to(self.dtype))
         value = Gaussian.from_covariance(
             (self.pivot + u).to(self.dtype), Finished(var.to(self.dtype), dense)
@@ -115,8 +125,28 @@ class Accumulator:
             Provenance(told.method, told.options, told.reason, standard_error=error)
         )
 
+    def _squared_correlations(self, u: Tensor, correction: float) -> Tensor:
+        """The sum of them in each batch element, ``(batch,)``; of few draws without the covariance."""
+        if self.products is not None:
+            dense = self._covariance(u, correction)
+            return squared_correlations(dense if dense.ndim == 3 else dense.unsqueeze(0))
+        draws = torch.cat(self.waiting) - u
+        draws = draws if draws.ndim == 3 else draws.unsqueeze(1)
+        spread = draws.square().sum(0)
+        unit = draws * torch.where(spread > 0, spread, torch.inf).rsqrt()
+        return torch.einsum("nbk,mbk->bnm", unit, unit).square().sum((1, 2))
+
+    def _dense(self, u: Tensor, correction: float, scale: Tensor | None) -> Tensor:
+        """The covariance, each deviation times its scale if there is one."""
+        dense = self._covariance(u, correction)
+        if scale is not None:
+            factors = scale.reshape(dense.shape[:-1])
+            dense = dense.mul_(factors.unsqueeze(-1)).mul_(factors.unsqueeze(-2))
+        return dense.to(self.dtype)
+
     def _covariance(self, u: Tensor, correction: float) -> Tensor:
         """``d̄dᵀ - ū ūᵀ``, plus what ``ū ūᵀ`` is expected to be too large by: its own covariance."""
+        self._multiply()
         assert self.products is not None
         n = self.count
         of_mean = correction / (n * (n - 1))
@@ -130,20 +160,20 @@ class Accumulator:
 
 
 def _moderate(
-    var: Tensor, error: Tensor, dense: Tensor, freedom: int, together: bool
+    var: Tensor, error: Tensor, squares: Tensor, freedom: int, together: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Steadied variances, the errors of their roots, and covariances.
+    """Steadied variances, the errors of their roots, and what deviations were scaled by.
 
     Errors estimated from few draws are rougher than the variances: a fourth moment of ``d`` normal draws
     has the relative variance ``(105 - 9)/9/d``. So their squares, relative ones, are drawn towards the
     average in that proportion as well, which is at least a normal output's.
 
     Returns:
-        All three, shaped as they came.
+        All three, shaped like the variances.
     """
-    by_element = dense if dense.ndim == 3 else dense.unsqueeze(0)
+    by_element = var.reshape(len(squares), -1)
     scale, own, left = (
-        part.reshape(var.shape) for part in moderated(by_element, freedom, together)
+        part.reshape(var.shape) for part in moderated(by_element, squares, freedom, together)
     )
     varies = var > 0
     relative = torch.where(varies, error.square() / torch.where(varies, var, 1), 0)
@@ -152,9 +182,7 @@ def _moderate(
     weight = own * freedom / (freedom + 96 / 9)
     relative = left * (weight * relative + (1 - weight) * typical)
     var = var * scale.square()
-    factors = scale.reshape(dense.shape[:-1])
-    dense = dense.mul_(factors.unsqueeze(-1)).mul_(factors.unsqueeze(-2))
-    return var, root(var * relative), dense
+    return var, root(var * relative), scale
 
 
 def _per_draw(draws: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..numerics.moments import root
 
-__all__ = ["Moderated", "moderated", "normal_error", "pooled"]
+__all__ = ["Moderated", "moderated", "normal_error", "pooled", "squared_correlations"]
 
 _FEWEST = 4  # with fewer outputs their average says too little
 _ALIKE = 0.05  # where chance explains less of the differences, outputs say nothing of each other
@@ -79,7 +79,7 @@ class Moderated(NamedTuple):
     error: Tensor
 
 
-def moderated(covariance: Tensor, freedom: int, together: bool = True) -> Moderated:
+def moderated(var: Tensor, squares: Tensor, freedom: int, together: bool = True) -> Moderated:
     """Steady variances by what outputs and batch elements have in common.
 
     With ``l = log var``, written as ``l_bk = c + r_b + k_k + i_bk``: an average, a term for every batch
@@ -92,18 +92,19 @@ def moderated(covariance: Tensor, freedom: int, together: bool = True) -> Modera
     ``ψ′ (1 - ρ²)/B`` for ``k`` and ``ψ′ (1 - ρ²)`` for ``i``, with the average ``ρ²`` of all pairs.
 
     Args:
-        covariance: ``(batch, outputs, outputs)``, sampled.
-        freedom: its degrees of freedom ``d``, at least 2.
+        var: ``(batch, outputs)``, sampled.
+        squares: the sum of all ``ρ²`` of a batch element's outputs, each with itself too, ``(batch,)``.
+        freedom: their degrees of freedom ``d``, at least 2.
         together: whether batch elements are independent; else each is treated by itself.
 
     Returns:
         What to scale deviations with, and what is left of chance.
     """
     if not together:
-        alone = [moderated(one, freedom) for one in covariance.split(1)]
+        each = zip(var.split(1), squares.split(1), strict=True)
+        alone = [moderated(*one, freedom) for one in each]
         return Moderated(*(torch.cat(parts) for parts in zip(*alone, strict=True)))
     bias, chance = _logarithm(freedom)
-    var = covariance.diagonal(dim1=1, dim2=2)
     usable = (var > 0) & var.isfinite()
     height, width = int(usable.any(1).sum()), int(usable.any(0).sum())
     logs = torch.where(usable, var, 1).log()
@@ -111,7 +112,7 @@ def moderated(covariance: Tensor, freedom: int, together: bool = True) -> Modera
     rows = _mean(logs - average, usable, (1,))
     columns = _mean(logs - average - rows, usable, (0,))
     rest = torch.where(usable, logs - average - rows - columns, 0)
-    shared = _shared(covariance, usable, freedom)
+    shared = _shared(squares, usable, freedom)
     of_rows = chance * (shared + (1 - shared) / max(1, width))
     of_columns = chance * (1 - shared) / max(1, height)
     of_rest = chance * (1 - shared)
@@ -166,12 +167,16 @@ def _weight(terms: Tensor, chance: Tensor, freedom: int) -> tuple[Tensor, Tensor
     return 1 - shrink, 2 / (freedom - 2) * shrink.square() * squares
 
 
-def _shared(covariance: Tensor, usable: Tensor, freedom: int) -> Tensor:
+def squared_correlations(covariance: Tensor) -> Tensor:
+    """The sum of all ``ρ²`` in each of several matrices, ``(batch, outputs, outputs)``."""
+    var = covariance.diagonal(dim1=1, dim2=2)
+    rows = torch.where((var > 0) & var.isfinite(), var, torch.inf).reciprocal().unsqueeze(-1)
+    return (rows.mT @ (covariance.square() @ rows)).flatten()
+
+
+def _shared(squares: Tensor, usable: Tensor, freedom: int) -> Tensor:
     """The average of ``ρ²`` between two outputs, less what chance adds to it."""
-    inverse = torch.where(usable, covariance.diagonal(dim1=1, dim2=2), torch.inf).reciprocal()
-    rows = inverse.unsqueeze(-1)
-    squares = (rows.mT @ (covariance.square() @ rows)).sum()  # all ρ² there are
     count = usable.sum(1)
     pairs = (count * (count - 1)).sum().clamp_min(1)
-    between = (squares - count.sum()) / pairs
+    between = (squares.sum() - count.sum()) / pairs
     return ((between * freedom - 1) / (freedom - 1)).clamp(0, 1)
