@@ -59,7 +59,8 @@ def convolve(
     """``F.conv2d``; inside of :func:`only_by_inputs` with a quick derivative by ``x``."""
     if _here.only_by_inputs and x.requires_grad and torch.is_grad_enabled():
         how = _pairs(stride, padding, dilation)
-        if how is not None and groups == 1 and x.ndim == 4 and _pays(x.shape[1], how):
+        usual = x.is_cpu and x.ndim == 4 and groups == 1
+        if usual and how is not None and _pays(x.shape[1], how):
             offset = None if bias is None else bias.detach()
             result: Tensor = _Convolution.apply(x, weight.detach(), offset, how)
             return result
