@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import uaprop as ua
 from uaprop.methods.accumulate import Accumulator
 from uaprop.methods.pooling import Moderated, moderated, squared_correlations
+from uaprop.provenance import Provenance
 
 INPUTS, OUTPUTS = 40, 10
 
@@ -190,6 +191,18 @@ def test_correlations_of_draws_are_those_of_their_covariance(samples: int, vecto
     dense = total._covariance(mean, 1.0)
     wanted = squared_correlations(dense if dense.ndim == 3 else dense.unsqueeze(0))
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("samples", [6, 40])
+def test_an_output_that_is_no_number_harms_no_other(samples: int) -> None:
+    generator = torch.Generator().manual_seed(4)
+    draws = torch.randn((samples, 4, 20), generator=generator, dtype=torch.float64)
+    whole, broken = Accumulator(), Accumulator()
+    whole.add(draws[..., 1:])
+    broken.add(torch.cat([draws[..., :1] / 0, draws[..., 1:]], -1))
+    told = Provenance("samples", {})
+    wanted, found = (total.result(told, moderate=True) for total in (whole, broken))
+    torch.testing.assert_close(found.var[:, 1:].as_subclass(Tensor), wanted.var.as_subclass(Tensor))
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])

@@ -133,7 +133,8 @@ class Accumulator:
         draws = torch.cat(self.waiting) - u
         draws = draws if draws.ndim == 3 else draws.unsqueeze(1)
         spread = draws.square().sum(0)
-        unit = draws * torch.where(spread > 0, spread, torch.inf).rsqrt()
+        known = (spread > 0) & spread.isfinite()
+        unit = torch.where(known, draws * torch.where(known, spread, 1).rsqrt(), 0)
         return torch.einsum("nbk,mbk->bnm", unit, unit).square().sum((1, 2))
 
     def _dense(self, u: Tensor, correction: float, scale: Tensor | None) -> Tensor:

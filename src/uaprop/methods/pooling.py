@@ -171,7 +171,8 @@ def squared_correlations(covariance: Tensor) -> Tensor:
     """The sum of all ``ρ²`` in each of several matrices, ``(batch, outputs, outputs)``."""
     var = covariance.diagonal(dim1=1, dim2=2)
     rows = torch.where((var > 0) & var.isfinite(), var, torch.inf).reciprocal().unsqueeze(-1)
-    return (rows.mT @ (covariance.square() @ rows)).flatten()
+    squares = covariance.square().nan_to_num(0, 0, 0)  # an output that is no number is not counted
+    return (rows.mT @ (squares @ rows)).flatten()
 
 
 def _shared(squares: Tensor, usable: Tensor, freedom: int) -> Tensor:
