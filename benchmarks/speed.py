@@ -15,6 +15,7 @@ from training import training
 
 import uaprop as ua
 from uaprop.demo import camera, digits_cnn, digits_images
+from uaprop.numerics.precision import is_native
 
 PLAIN, COMPILED = "plain", "plain, compiled"
 PROBES = (8, 16)
@@ -82,7 +83,7 @@ def inference(model: nn.Module, name: str, mean: Tensor, budget: float) -> Itera
         against = COMPILED if "compiled" in what else PLAIN
         place = f"{name}, {' × '.join(str(n) for n in mean.shape)}"
         row = {"what": what, "network": place, "bound": bound} | measured.ratio(what, against)
-        if "bfloat16" in what and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        if "bfloat16" in what and not is_native(x.device):
             row["untold"] = "no bfloat16 instructions here: computed in float32, then rounded"
         yield row
 
@@ -122,7 +123,7 @@ def half_precision(model: nn.Module, mean: Tensor, budget: float) -> dict[str, A
         CORES,
     )
     return {
-        "native": bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+        "native": is_native(x.device),
         "std_error": {"mean": float(off.mean()), "max": float(off.max())},
         "convolution": times.ratio("bfloat16", "float32"),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import platform
 import threading
 import warnings
 from collections.abc import Iterator
@@ -57,6 +58,8 @@ def is_native(device: torch.device) -> bool:
 @functools.cache
 def _cpu_is_native() -> bool:
     known = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if platform.machine().lower() in ("x86_64", "amd64"):  # there it says so of emulation, too
+        known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     if not known:
         warnings.warn(
             "this processor has no instructions for bfloat16: var_dtype=torch.bfloat16 rounds as it "
