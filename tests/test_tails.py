@@ -10,6 +10,7 @@ import torch
 from mpmath import mp
 from torch.autograd import forward_ad
 
+import uaprop as ua
 from uaprop.numerics import clipped, kernel, rectified
 from uaprop.numerics.moments import untracked
 from uaprop.numerics.tails import partial_moments, partial_moments_of_values
@@ -156,3 +157,24 @@ def test_a_tie_without_variance_has_torchs_derivative(dtype: torch.dtype, tracke
         if tracked:
             (slope,) = torch.autograd.grad(result.mean.sum(), mean)
             assert slope.item() == 1
+
+
+@pytest.mark.parametrize("function", [rectified.relu, lambda m, v: rectified.leaky(m, v, 0.1)])
+@pytest.mark.parametrize("fused", [False, None])
+def test_gradients_are_zero_rather_than_subnormal(function: Any, fused: bool | None) -> None:
+    """They slow down every product they are in."""
+    mean = torch.linspace(-12.5, 12.5, 4001)
+
+    def gradients(dtype: torch.dtype) -> torch.Tensor:
+        m = mean.to(dtype).requires_grad_()
+        v = torch.full_like(m, 1e-2).requires_grad_()
+        with ua.fused(fused):
+            found = function(m * 0.1, v)
+        (1e-8 * (found.mean + found.var).sum()).backward()
+        return torch.stack([m.grad, v.grad])
+
+    small = torch.finfo(torch.float32).tiny
+    known, found = gradients(torch.float64).abs(), gradients(torch.float32).abs()
+    assert ((known > 0) & (known < small)).sum() > 10 or function is not rectified.relu
+    assert ((found == 0) | (found > small)).all()
+    assert (found[known > 1e-30] > 0).all()
