@@ -32,6 +32,7 @@ from torch import Tensor
 
 import uaprop as ua
 from uaprop.demo import camera, digits_cnn, digits_images
+from uaprop.numerics.precision import is_native
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 BUSY = 0.5  # load average of the last minute, before anything is timed
@@ -75,7 +76,7 @@ def machine() -> dict[str, Any]:
         "processor": platform.machine(),
         "cores": os.cpu_count(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
-        "bfloat16": bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+        "bfloat16": is_native(torch.device("cpu")),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
