@@ -11,6 +11,7 @@ from mpmath import mp
 from torch.autograd import forward_ad
 
 import uaprop as ua
+from uaprop.covariance.response import with_gain
 from uaprop.numerics import clipped, kernel, rectified
 from uaprop.numerics.moments import untracked
 from uaprop.numerics.tails import partial_moments, partial_moments_of_values
@@ -180,3 +181,10 @@ def test_gradients_are_zero_rather_than_subnormal(function: Any, fused: bool | N
     assert ((known > 0) & (known < small)).sum() > 10
     assert ((found == 0) | (found > small)).all()
     assert (found[known > 1e-30] > 0).all()
+
+
+def test_responses_are_zero_rather_than_subnormal() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = with_gain(x, torch.zeros(3), torch.tensor([1e-20, 1e-10, 1.0]))
+    (found,) = torch.autograd.grad(y, x, torch.full((3,), 1e-20))
+    torch.testing.assert_close(found, torch.tensor([0.0, 1e-30, 1e-20]), rtol=1e-6, atol=0)

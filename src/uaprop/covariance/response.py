@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..numerics.subnormal import tame
+
 __all__ = ["with_gain", "with_gains"]
 
 
@@ -28,9 +30,9 @@ class _WithGain(torch.autograd.Function):
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (gain,) = ctx.saved_tensors
-        return grad * gain, None, None
+        return *tame(grad * gain), None, None
 
 
 def with_gain(input: Tensor, value: Tensor, gain: Tensor) -> Tensor:

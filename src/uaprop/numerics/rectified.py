@@ -31,12 +31,12 @@ from torch import Tensor
 
 from .kernel import Kernel
 from .moments import Moments, standard, working_precision
+from .subnormal import tame
 from .tails import beyond, beyond_of_values, end_of
 
 __all__ = ["absolute", "clamp_max", "clamp_min", "distance", "kinked", "leaky", "relu"]
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
-_SMALLEST = 2.0**16  # of gradients, in units of the smallest normal number
 
 
 def distance(mean: Tensor, var: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,27 +87,13 @@ def _kinked_gradient(
     jump = right - left
     value, slope = right * above - left * below, left * other + right * chance
     bend = jump * density
-    return _tame(
+    return tame(
         by_mean * slope
         + by_gain * bend
         + by_var * 2 * jump * (right * above * other + left * below * chance),
         by_mean * 0.5 * bend
         - by_gain * 0.5 * bend * mean / some
         + by_var * (left * left * other + right * right * chance - bend * value),
-    )
-
-
-def _tame(*gradients: Tensor) -> tuple[Tensor, ...]:
-    """Gradients, with zero in place of what is next to subnormal.
-
-    Tails are never zero in between, and multiplied by small gradients they are all over that range: a
-    convolution's gradient takes up to eight times as long with them.
-
-    Returns:
-        As many.
-    """
-    return tuple(
-        torch.where(g.abs() < _SMALLEST * torch.finfo(g.dtype).tiny, 0, g) for g in gradients
     )
 
 
@@ -171,7 +157,7 @@ def _relu_slopes(
     inverse = torch.where(var > 0, var, 1).rsqrt()
     density = torch.where(tail > 0, torch.exp(-0.5 * t * t) / _SQRT_2PI, 0) * inverse
     chance, other = torch.where(positive, 1 - tail, tail), torch.where(positive, tail, 1 - tail)
-    return _tame(
+    return tame(
         by_mean * chance + by_var * 2 * level * other,
         by_mean * 0.5 * density + by_var * (chance - density * level),
     )
