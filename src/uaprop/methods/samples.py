@@ -19,6 +19,7 @@ from .arguments import Arguments
 from .batched import Batched
 from .options import whole_number, whole_numbers_if_given
 from .progress import Progress
+from .swift import Swift
 
 __all__ = ["Batched", "Stream", "centred", "samples"]
 
@@ -93,7 +94,7 @@ def samples(
         batch = None
     if chunk is None and 2 * elements > _CHUNK_ELEMENTS:
         batch = None  # there will be one draw at a time
-    run = Batched(lambda *draws: arguments.run(model, draws), batch)
+    run = Batched(Swift(lambda *draws: arguments.run(model, draws)), batch)
     stream = Stream(arguments.gaussians, seed, antithetic)
     centred = centred and not antithetic  # pairs have the mean zero already
     if centred:
