@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import uaprop as ua
+from uaprop.methods.rowwise import is_rowwise
 from uaprop.methods.samples import Stream
 
 BATCH, FEATURES, DRAWS = 4, 256, 24
@@ -170,3 +171,56 @@ def test_draws_do_not_depend_on_how_many_are_taken(
     assert torch.equal(whole, pieces)
     assert abs(float(whole.std()) - 0.7) < 0.25  # and they are draws
     assert len(whole.unique()) > 0.99 * whole.numel()
+
+
+@pytest.mark.parametrize(
+    ("layer", "known"),
+    [
+        (nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), nn.Flatten())), True),
+        (nn.BatchNorm1d(3).eval(), True),
+        (nn.BatchNorm1d(3), False),
+        (nn.BatchNorm1d(3, track_running_stats=False).eval(), False),
+        (nn.Dropout(0.5), False),
+        (nn.Dropout(0.5).eval(), True),
+        (nn.Flatten(0), False),
+        (nn.Softmax(0), False),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), False),
+        (torch.relu, False),
+    ],
+)
+def test_which_models_are_known_to_be_independent(layer: Model, known: bool) -> None:
+    assert is_rowwise(layer) is known
+    if isinstance(layer, nn.Module):
+        assert is_rowwise(nn.Sequential(layer)) is known
+
+
+def test_a_hook_may_connect_batch_elements() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    assert is_rowwise(model)
+    with nn.modules.module.register_module_forward_hook(lambda *_: None):
+        assert not is_rowwise(model)
+    model[0].register_forward_hook(lambda _, __, y: y - y.mean(0))
+    assert not is_rowwise(model)
+
+
+@pytest.mark.parametrize("draws", [3, 40])
+def test_known_models_need_no_trial(draws: int) -> None:
+    model = layers().float()
+    given: list[int] = []
+    torch.manual_seed(1)
+    x = ua.Gaussian(torch.randn(BATCH, FEATURES), std=0.3)
+    plain = Recorded(model)  # not known
+    expected = ua.propagate(plain, x, method="samples", samples=draws)
+
+    class Counted(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if func is torch.nn.functional.linear and args[0].shape[-1] == FEATURES:
+                given.append(len(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    with Counted():
+        found = ua.propagate(model, x, method="samples", samples=draws)
+    assert given[0] == BATCH * min(16, draws)
+    assert sum(given) == BATCH * draws
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.var, expected.var, rtol=1e-4, atol=1e-6)

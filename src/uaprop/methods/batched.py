@@ -29,11 +29,15 @@ class Batched:
         function: of as many tensors as there are stacks of draws.
         batch: the number of batch elements, the first dimension of all its arguments; None not to try to
             make one batch of all draws.
+        independent: whether the function is known to treat batch elements independently.
     """
 
-    def __init__(self, function: Callable[..., Any], batch: int | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], batch: int | None = None, independent: bool = False
+    ) -> None:
         self.function = function
         self.batch = batch
+        self.independent = independent
         self._place = 0 if batch == 2 else -1  # not the middle of three, where the trial has it
         self.vectorised = True
         self._spec: pytree.TreeSpec | None = None  # the answer's, once the trial has been passed
@@ -41,7 +45,7 @@ class Batched:
     def __call__(self, *draws: Tensor) -> Any:
         """The function's answers, stacked along the first dimension."""
         if self.batch is not None:
-            if self._spec is not None:
+            if self._spec is not None or self.independent:
                 folded = self._folded(*draws)
                 if folded is not None:
                     return folded
@@ -107,6 +111,7 @@ class Batched:
         leaves, spec = pytree.tree_flatten(answer)
         assert self.batch is not None
         size = count * self.batch
+        self._spec = spec if self._spec is None else self._spec
         if spec != self._spec or not all(t.ndim and len(t) == size for t in _tensors(leaves)):
             return None
         return pytree.tree_map(

@@ -13,6 +13,7 @@ variances, 2004, have one level where these have three.)
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -106,33 +107,72 @@ def moderated(var: Tensor, squares: Tensor, freedom: int, together: bool = True)
         return Moderated(*(torch.cat(parts) for parts in zip(*alone, strict=True)))
     bias, chance = _logarithm(freedom)
     usable = (var > 0) & var.isfinite()
-    height, width = int(usable.any(1).sum()), int(usable.any(0).sum())
-    logs = torch.where(usable, var, 1).log()
-    average = _mean(logs, usable, (0, 1))
-    rows = _mean(logs - average, usable, (1,))
-    columns = _mean(logs - average - rows, usable, (0,))
-    rest = torch.where(usable, logs - average - rows - columns, 0)
+    height, width = (int(usable.any(dim).sum()) for dim in (1, 0))
+    all_usable = height * width == usable.numel() and bool(usable.all())
+    mean = _mean if all_usable else partial(_mean_of, usable)
+    logs = (var if all_usable else torch.where(usable, var, 1)).log()
+    average = mean(logs, (0, 1))
+    rows = mean(logs - average, (1,))
+    columns = mean(logs - average - rows, (0,))
+    rest = logs - average - rows - columns
+    rest = rest if all_usable else torch.where(usable, rest, 0)
     shared = _shared(squares, usable, freedom)
-    of_rows = chance * (shared + (1 - shared) / max(1, width))
-    of_columns = chance * (1 - shared) / max(1, height)
-    of_rest = chance * (1 - shared)
-    row, of_row = _weight(rows, of_rows, height - 1)
-    column, of_column = _weight(columns, of_columns, width - 1)
-    one, of_one = _weight(rest, of_rest, (height - 1) * (width - 1))
-
     across, along = 1 - 1 / max(1, height), 1 - 1 / max(1, width)
-    parts = (of_rows * across, of_columns * along, of_rest * across * along)
-
-    def left(*weights: Tensor) -> Tensor:
-        average_own = of_rows * (1 - across)
-        return average_own + sum(w * n for w, n in zip(weights, parts, strict=True))
-
-    own = (left(row.square(), column.square(), one.square()) / chance).clamp(max=1)
+    terms = (
+        _Terms.drawn(rows, chance * (shared + (1 - shared) / max(1, width)), height - 1),
+        _Terms.drawn(columns, chance * (1 - shared) / max(1, height), width - 1),
+        _Terms.drawn(rest, chance * (1 - shared), (height - 1) * (width - 1)),
+    )
+    shares = (across, along, across * along)
+    parts = [term.chance * share for term, share in zip(terms, shares, strict=True)]
+    average_own = terms[0].chance * (1 - across)
+    kept = [term.weight for term in terms]
+    own = min(
+        1.0, (average_own + sum(w * w * n for w, n in zip(kept, parts, strict=True))) / chance
+    )
     # An average of logarithms is too small by the bias; a variance by itself is right as it is.
-    shift = (row - 1) * rows + (column - 1) * columns + (one - 1) * rest - (1 - own) * bias
-    scale = torch.where(usable, torch.exp(shift / 2), 1)
-    error = (left(row, column, one) + of_row + of_column + of_one) / chance
-    return Moderated(scale, own.expand_as(scale), error.expand_as(scale))
+    shift = sum((term.weight - 1) * term.values for term in terms) - (1 - own) * bias
+    scale = torch.exp(shift / 2)
+    scale = scale if all_usable else torch.where(usable, scale, 1)
+    left = average_own + sum(w * n for w, n in zip(kept, parts, strict=True))
+    error = torch.full_like(scale, left / chance)
+    for term in terms:
+        if term.shrink > 0:
+            error += term.doubt() / chance
+    return Moderated(scale, torch.full_like(scale, own), error)
+
+
+class _Terms(NamedTuple):
+    """One kind of term, and what is kept of it.
+
+    Attributes:
+        values: the terms.
+        chance: what chance adds to the square of one, ``n``.
+        shrink: the part ``s`` that is taken off, ``(p - 2) n / Σ term²``; none of too few, or hardly alike.
+        freedom: ``p - 2``.
+    """
+
+    values: Tensor
+    chance: float
+    shrink: float
+    freedom: int
+
+    @classmethod
+    def drawn(cls, values: Tensor, chance: float, freedom: int) -> _Terms:
+        """With ``p`` degrees of freedom among them."""
+        if freedom < _FEWEST - 1:
+            return cls(values, chance, 0.0, freedom - 2)
+        total = float(values.square().sum())
+        shrink = min(1.0, (freedom - 2) * chance / total) if total > 0 else 1.0
+        return cls(values, chance, 0.0 if shrink < _ALIKE else shrink, freedom - 2)
+
+    @property
+    def weight(self) -> float:
+        return 1 - self.shrink
+
+    def doubt(self) -> Tensor:
+        """The squared error of not knowing the weight better, ``2/(p - 2) s² term²`` (Morris 1983)."""
+        return self.values.square() * (2 / self.freedom * self.shrink**2)
 
 
 def normal_error(freedom: int) -> float:
@@ -140,31 +180,20 @@ def normal_error(freedom: int) -> float:
     return _logarithm(freedom)[1] / 4
 
 
+@cache
 def _logarithm(freedom: int) -> tuple[float, float]:
     """Bias and variance of the logarithm of a variance's estimate, ``χ²_d/d``."""
     half = torch.tensor(freedom / 2, dtype=torch.float64)
     return float(torch.digamma(half) - half.log()), float(torch.polygamma(1, half))
 
 
-def _mean(values: Tensor, usable: Tensor, dim: tuple[int, ...]) -> Tensor:
+def _mean(values: Tensor, dim: tuple[int, ...]) -> Tensor:
+    return values.mean(dim, keepdim=True)
+
+
+def _mean_of(usable: Tensor, values: Tensor, dim: tuple[int, ...]) -> Tensor:
     total = torch.where(usable, values, 0).sum(dim, keepdim=True)
     return total / usable.sum(dim, keepdim=True).clamp_min(1)
-
-
-def _weight(terms: Tensor, chance: Tensor, freedom: int) -> tuple[Tensor, Tensor]:
-    """What is kept of terms, ``1 - s`` with ``s = (p - 2) n / Σ term²``; all of too few, or hardly alike.
-
-    Returns:
-        The weight, and for every term the squared error that it adds not to know the weight better,
-        ``2/(p - 2) s² term²`` (Morris 1983).
-    """
-    if freedom < _FEWEST - 1:
-        return torch.ones_like(chance), torch.zeros_like(chance)
-    squares = terms.square()
-    total = squares.sum().clamp_min(torch.finfo(torch.float64).tiny)
-    shrink = ((freedom - 2) * chance / total).clamp(max=1)
-    shrink = torch.where(shrink < _ALIKE, 0.0, shrink)
-    return 1 - shrink, 2 / (freedom - 2) * shrink.square() * squares
 
 
 def squared_correlations(covariance: Tensor) -> Tensor:
@@ -175,9 +204,9 @@ def squared_correlations(covariance: Tensor) -> Tensor:
     return (rows.mT @ (squares @ rows)).flatten()
 
 
-def _shared(squares: Tensor, usable: Tensor, freedom: int) -> Tensor:
+def _shared(squares: Tensor, usable: Tensor, freedom: int) -> float:
     """The average of ``ρ²`` between two outputs, less what chance adds to it."""
     count = usable.sum(1)
-    pairs = (count * (count - 1)).sum().clamp_min(1)
-    between = (squares.sum() - count.sum()) / pairs
-    return ((between * freedom - 1) / (freedom - 1)).clamp(0, 1)
+    pairs = max(1, int((count * (count - 1)).sum()))
+    between = float(squares.sum() - count.sum()) / pairs
+    return min(1.0, max(0.0, (between * freedom - 1) / (freedom - 1)))

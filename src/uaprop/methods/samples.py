@@ -19,6 +19,7 @@ from .arguments import Arguments
 from .batched import Batched
 from .options import whole_number, whole_numbers_if_given
 from .progress import Progress
+from .rowwise import is_rowwise
 from .swift import Swift
 
 __all__ = ["Batched", "Stream", "centred", "samples"]
@@ -90,11 +91,14 @@ def samples(
     elements = sum(x.numel() for x in arguments.gaussians)
     size = group * max(1, (chunk or 1) // group)  # few draws first, to see how large the output is
     batch = None if arguments.has_tensors else arguments.batch  # which would have to be repeated
-    if samples * elements < _WORTH_A_TRIAL or samples * (batch or 0) < _FEW_ROWS:
+    known = batch is not None and is_rowwise(model)
+    if known and chunk is None:
+        size = group * max(1, min(_BLOCK, _fitting(elements, batch)) // group)
+    elif samples * elements < _WORTH_A_TRIAL or samples * (batch or 0) < _FEW_ROWS:
         batch = None
     if chunk is None and 2 * elements > _CHUNK_ELEMENTS:
         batch = None  # there will be one draw at a time
-    run = Batched(Swift(lambda *draws: arguments.run(model, draws)), batch)
+    run = Batched(Swift(lambda *draws: arguments.run(model, draws)), batch, known)
     stream = Stream(arguments.gaussians, seed, antithetic)
     centred = centred and not antithetic  # pairs have the mean zero already
     if centred:
@@ -114,9 +118,7 @@ def samples(
             progress.advance(count)
             if chunk is None and done == count:
                 largest = sum(o.numel() for o in outputs if isinstance(o, Tensor)) // count
-                fitting = _CHUNK_ELEMENTS // max(elements, largest, 1)
-                fitting = min(fitting, _CHUNK_ROWS // (arguments.batch or 1))
-                size = group * max(1, fitting // group)
+                size = group * max(1, _fitting(max(elements, largest), arguments.batch) // group)
     assert totals is not None
     options = {"samples": samples, "seed": seed, "antithetic": antithetic, "centred": centred}
     told = Provenance("samples", options | {"moderated": moderated})
@@ -125,6 +127,11 @@ def samples(
     independent = own and arguments.batch is not None
     results = [total.result(told, moderated, independent) for total in totals]
     return pytree.tree_unflatten(results, out_spec)
+
+
+def _fitting(elements: int, batch: int | None) -> int:
+    """How many draws of so many elements go at once."""
+    return min(_CHUNK_ELEMENTS // max(elements, 1), _CHUNK_ROWS // (batch or 1))
 
 
 class Stream:
