@@ -131,7 +131,8 @@ def moderated(var: Tensor, squares: Tensor, freedom: int, together: bool = True)
         1.0, (average_own + sum(w * w * n for w, n in zip(kept, parts, strict=True))) / chance
     )
     # An average of logarithms is too small by the bias; a variance by itself is right as it is.
-    shift = sum((term.weight - 1) * term.values for term in terms) - (1 - own) * bias
+    shift = -rows * terms[0].shrink - columns * terms[1].shrink - rest * terms[2].shrink
+    shift = shift - (1 - own) * bias
     scale = torch.exp(shift / 2)
     scale = scale if all_usable else torch.where(usable, scale, 1)
     left = average_own + sum(w * n for w, n in zip(kept, parts, strict=True))

@@ -47,9 +47,9 @@ def is_rowwise(model: Any) -> bool:
     if not isinstance(model, nn.Module) or _is_changed(model):
         return False
     if kind is nn.Sequential:
-        return all(is_rowwise(layer) for layer in model)
-    if kind is nn.Flatten:
-        return model.start_dim == 1
+        return all(is_rowwise(layer) for layer in model.children())
+    if isinstance(model, nn.Flatten):
+        return kind is nn.Flatten and model.start_dim == 1
     if kind in _NORMS:  # by fixed statistics
         return not model.training and model.running_mean is not None
     return kind in _LAYERS or (kind in _DROPOUTS and not model.training)
