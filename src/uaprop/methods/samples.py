@@ -47,7 +47,8 @@ def samples(
 ) -> Any:
     """Estimate the output's mean and covariance from draws of the inputs.
 
-    The model's own randomness (dropout in training mode) is sampled along.
+    The model's own randomness (dropout in training mode) is sampled along. Draws go through the model by the
+    fastest way that gives the same (:mod:`~uaprop.methods.batched`, :mod:`~uaprop.methods.swift`).
 
     Args:
         model: any callable on tensors.
