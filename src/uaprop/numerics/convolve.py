@@ -1,9 +1,13 @@
-"""Convolutions of pictures whose derivative by the input is quick for few channels, too.
+"""Convolutions of pictures that a processor's library is slow at by itself.
 
-The derivative by the input spreads every output over the window it was computed from. Libraries for
-processors work on eight or sixteen channels of the input at once; of pictures with one to three, which every
-network begins with, most of that is in vain: up to thirty times the convolution's own time. There, a matrix
-product and a sum over windows (``F.fold``) do the same.
+*One column.* Sound is often given to two-dimensional convolutions as pictures of many rows and one column.
+Libraries for processors work along the rows, so such pictures are laid on their side first, with their
+channels last in memory: two to four times as fast, and the same numbers.
+
+*Few channels.* The derivative by the input spreads every output over the window it was computed from.
+Libraries for processors work on eight or sixteen channels of the input at once; of pictures with one to
+three, which every network begins with, most of that is in vain: up to thirty times the convolution's own
+time. There, a matrix product and a sum over windows (``F.fold``) do the same.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
-__all__ = ["convolve", "only_by_inputs"]
+__all__ = ["convolve", "lain", "only_by_inputs"]
 
 _FEW = 4  # channels of the input, fewer than a processor takes at once
 
@@ -62,9 +67,58 @@ def convolve(
         usual = x.is_cpu and x.ndim == 4 and groups == 1
         if usual and how is not None and _pays(x.shape[1], how):
             offset = None if bias is None else bias.detach()
-            result: Tensor = _Convolution.apply(x, weight.detach(), offset, how)
-            return result
+            quick: Tensor = _Convolution.apply(x, weight.detach(), offset, how)
+            return quick
+    return _convolved(x, weight, bias, stride, padding, dilation, groups)
+
+
+def _convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int = 1,
+) -> Tensor:
+    if (lying := lain(x, weight, stride, padding, dilation)) is not None:
+        result = F.conv2d(lying[0], lying[1], bias, *lying[2], groups)
+        return result.contiguous().transpose(2, 3)  # it has one row: nothing is moved
     return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+
+
+def lain(
+    x: Tensor, weight: Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1
+) -> tuple[Tensor, Tensor, _How] | None:
+    """A convolution of pictures of one column, as one of pictures of one row.
+
+    Args:
+        x: ``(batch, channels, height, width)``.
+        weight: ``(out channels, channels per group, …, …)``.
+        stride: as for ``F.conv2d``; so are the others.
+        padding: of both sides.
+        dilation: of the window.
+
+    Returns:
+        Pictures ``(batch, channels, width, height)`` with channels last, the weight and the numbers to go
+        with them, for a result of that orientation; None where the pictures have more columns, or torch
+        has no use for it.
+    """
+    if x.ndim != 4 or x.shape[3] != 1 or weight.ndim != 4 or weight.shape[3] != 1:
+        return None
+    known = x.is_cpu and x.dtype == weight.dtype == torch.float32
+    if (
+        not known
+        or torch.compiler.is_compiling()
+        or is_batchedtensor(x)
+        or is_batchedtensor(weight)
+    ):
+        return None
+    how = _pairs(stride, padding, dilation)
+    if how is None or how.padding[1] != 0:
+        return None
+    lying = x.transpose(2, 3).contiguous(memory_format=torch.channels_last)
+    return lying, weight.transpose(2, 3).contiguous(), _How(*(pair[::-1] for pair in how))
 
 
 def _pays(channels: int, how: _How) -> bool:
@@ -87,7 +141,7 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: _How) -> Tensor:
         ctx.save_for_backward(weight)
         ctx.how, ctx.size = how, x.shape[2:]
-        return F.conv2d(x, weight, bias, *how)
+        return _convolved(x, weight, bias, *how)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -108,4 +162,4 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         (weight,) = ctx.saved_tensors
-        return F.conv2d(grad, weight, None, *ctx.how), None, None, None
+        return _convolved(grad, weight, None, *ctx.how), None, None, None
