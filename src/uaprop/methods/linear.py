@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from ..numerics.convolve import convolve
 from .arguments import Arguments
 from .options import whole_numbers_if_given
 from .response import Residual, Scheme, respond
@@ -42,7 +45,20 @@ def linear(
     whole_numbers_if_given(chunk=chunk)
     arguments = Arguments(args, kwargs)
     scheme = Scheme("linear", {"outputs": outputs}, _carried, _taken, _residual, _ROWS)
-    return respond(scheme, model, arguments, [None] * len(arguments.gaussians), outputs, chunk)
+    with _Convolutions():
+        return respond(scheme, model, arguments, [None] * len(arguments.gaussians), outputs, chunk)
+
+
+class _Convolutions(TorchFunctionMode):
+    """Convolutions whose derivatives a processor is quick at, as the rules of other methods have them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """The function's own answer."""
+        if func is torch.conv2d:
+            return convolve(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def _carried(mean: Tensor, stack: Tensor | None) -> Tensor:

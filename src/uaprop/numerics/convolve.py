@@ -53,15 +53,16 @@ class _How(NamedTuple):
 
 
 def convolve(
-    x: Tensor,
+    input: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Tensor:
-    """``F.conv2d``; inside of :func:`only_by_inputs` with a quick derivative by ``x``."""
+    """``F.conv2d``; inside of :func:`only_by_inputs` with a quick derivative by the input."""
+    x = input
     if _here.only_by_inputs and x.requires_grad and torch.is_grad_enabled():
         how = _pairs(stride, padding, dilation)
         usual = x.is_cpu and x.ndim == 4 and groups == 1
