@@ -5,10 +5,10 @@ a few directions are enough: outputs of one network vary together, so most of th
 the span of the first principal directions ``U`` of a stack of passes (outputs taken in units of their
 own deviation). A backward pass for each gives ``G = Uᵀ J``. In the inner product of the noise,
 ``⟨a, b⟩ = aᵀ Σ b``, the response to the noise's projection onto the span of ``G`` is ``J̃ = A M⁻¹ G`` with
-``M = G Σ Gᵀ`` and ``A = J Σ Gᵀ``; a forward derivative along each ``Σ G_j`` gives ``A``. Because it is a
-projection, ``J̃ ε`` and ``(J - J̃) ε`` are uncorrelated: the covariance is ``A M⁻¹ Aᵀ`` plus that of the rest,
-which stays with whatever else is not explained. (A randomised low-rank factorisation, Halko, Martinsson &
-Tropp 2011, in the noise's metric.)
+``M = G Σ Gᵀ`` and ``A = J Σ Gᵀ``; a forward derivative along each ``Σ G_j`` gives ``A``. With ``B Bᵀ = M⁻¹``
+it is kept as ``A B`` times ``Bᵀ G``. Because it is a projection, ``J̃ ε`` and ``(J - J̃) ε`` are uncorrelated:
+the covariance is ``A M⁻¹ Aᵀ`` plus that of the rest, which stays with whatever else is not explained. (A
+randomised low-rank factorisation, Halko, Martinsson & Tropp 2011, in the noise's metric.)
 """
 
 from __future__ import annotations
@@ -140,16 +140,30 @@ def main_directions(
         for grad, x in zip(grads, inputs, strict=True)
     )
     pushed = tuple(x.cov.times(row).detach() for x, row in zip(gaussians, rows, strict=True))
-    part = LinearPart(rows, pushed)
     moved = [p.transpose(0, 1).reshape(-1, *x.shape) for p, x in zip(pushed, inputs, strict=True)]
     along = pushforward(moved).movedim(0, -1)
-    return LinearPart(rows, pushed, along @ _inverse(part.gram))
+    basis = _orthonormal(rows, pushed)
+    rows, pushed = (tuple(basis.mT @ each for each in stacks) for stacks in (rows, pushed))
+    return LinearPart(rows, pushed, along @ basis)
 
 
-def _inverse(gram: Tensor) -> Tensor:
-    """The pseudo-inverse of positive semi-definite matrices."""
+def _orthonormal(rows: Sequence[Tensor], pushed: Sequence[Tensor]) -> Tensor:
+    """What makes directions orthonormal in the noise's metric.
+
+    Random directions of outputs that vary together are nearly the same, so ``M`` is summed with twice the
+    digits. A direction that is not above rounding is left out.
+
+    Args:
+        rows: ``G``, for every input ``(batch, directions, elements)``.
+        pushed: ``G Σ``.
+
+    Returns:
+        ``B`` with ``Bᵀ M B = 1``, ``(batch, directions, directions)``; columns of what is left out are zero.
+    """
+    pairs = zip(pushed, rows, strict=True)
+    gram = torch.stack([p.double() @ r.double().mT for p, r in pairs]).sum(0)
     values, vectors = torch.linalg.eigh(gram)
-    least = values[..., -1:] * gram.shape[-1] * torch.finfo(gram.dtype).eps
+    least = values[..., -1:] * gram.shape[-1] * torch.finfo(rows[0].dtype).eps
     known = (values > least) & (values > 0)
-    inverse = torch.where(known, 1 / torch.where(known, values, 1), 0)
-    return (vectors * inverse.unsqueeze(-2)) @ vectors.mT
+    scale = torch.where(known, torch.where(known, values, 1).rsqrt(), 0)
+    return (vectors * scale.unsqueeze(-2)).to(rows[0].dtype)
