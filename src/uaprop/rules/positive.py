@@ -24,11 +24,14 @@ T = torch.Tensor
 def check_positive(input: Random, offset: float = 0.0) -> None:
     """Refuse what may well be negative: an element less than three deviations above zero.
 
-    While a program is traced its values are not known, and nothing is refused.
+    While a program is traced its values are not known, and nothing is refused; nor are draws, which take the
+    function as it is, whatever the other elements of their batch are.
 
     Raises:
         UnsupportedOperation: if there is such an element.
     """
+    if input.cov.needs_functions:
+        return
     mean, var = input.loc.detach() + offset, input.cov.var.detach()
     if torch.compiler.is_compiling() or mean.is_meta:
         return
