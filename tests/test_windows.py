@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from uaprop.numerics import windows
+from uaprop.numerics import halved, windows
 from uaprop.numerics.maximum import larger, tournament
 from uaprop.numerics.windows import Pooling, largest_in_windows
 
@@ -45,6 +45,28 @@ def test_pieces_and_layouts(
     for part, expected in zip(found, whole, strict=True):
         assert part.is_contiguous(memory_format=layout)
         torch.testing.assert_close(part, expected, rtol=1e-12, atol=1e-12, check_stride=False)
+
+
+@pytest.mark.parametrize("piece", [1, 2**18])
+def test_pictures_are_halved_without_copies(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pooling = Pooling(*POOLINGS["overlapping"])
+    mean, var = given(3, windows._VECTOR, 6, 8)
+    mean[0, 0, :4] = -torch.inf
+    var[0, 1] = 0
+    expected = largest_in_windows(mean, var, pooling)
+    runs = []
+
+    def looped(function: Any, takes: str, tensors: list[Tensor]) -> Any:
+        runs.append(takes)
+        return function(*tensors)
+
+    monkeypatch.setattr(halved, "looped", looped)
+    monkeypatch.setattr(windows, "_PIECE", piece)
+    moved = [t.contiguous(memory_format=torch.channels_last) for t in (mean, var)]
+    found = largest_in_windows(*moved, pooling)
+    assert runs == ["ddi"] * 2 * (3 if piece == 1 else 1)
+    for part, whole in zip(found, expected, strict=True):
+        torch.testing.assert_close(part, whole, rtol=1e-12, atol=1e-12, check_stride=False)
 
 
 @every_pooling

@@ -80,8 +80,8 @@ def program(function: Function, dtype: torch.dtype, takes: str) -> Program | Non
         function: from tensors to tensors.
         dtype: of all of them.
         takes: what it takes, a letter for each argument: ``v`` a vector of that length, ``s`` a stack of
-            vectors ``(rows, length)``, ``r`` a number for each row ``(rows, 1)``, ``i`` a whole one
-            ``(rows,)``, ``n`` a number.
+            vectors ``(rows, length)``, ``d`` one of double vectors ``(rows, 2 · length)``, ``r`` a number for
+            each row ``(rows, 1)``, ``i`` a whole one ``(rows,)``, ``n`` a number.
 
     Returns:
         From a list of contiguous tensors to a list of tensors; None if there is none yet, or it is not to
@@ -180,6 +180,7 @@ def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: 
         shape, dynamic = {
             "v": ((1024,), {0: length}),
             "s": ((8, 1024), {0: rows, 1: length}),
+            "d": ((8, 2048), {0: rows, 1: 2 * length}),
             "r": ((8, 1), {0: rows}),
             "i": ((8,), {0: rows}),
             "n": ((), None),

@@ -21,7 +21,7 @@ from .moments import HALF, Moments, folded, untracked
 from .rectified import distance, relu
 from .tails import beyond
 
-__all__ = ["Marginal", "larger", "sharp_union", "tournament"]
+__all__ = ["Marginal", "larger", "larger_of_values", "sharp_union", "tournament"]
 
 Marginal = tuple[Tensor, Tensor]
 
@@ -44,7 +44,7 @@ def sharp_union(
     return mean_h + gap.mean, (var_h * (1 - 2 * gap.gain) + gap.var).clamp_min(0)
 
 
-def _larger(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> Marginal:
+def larger_of_values(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> Marginal:
     """:func:`sharp_union` with ReLU, in fewer steps."""
     high = mean_a >= mean_b
     var = var_a + var_b
@@ -62,7 +62,7 @@ def larger(a: Marginal, b: Marginal) -> Marginal:
         return wide[0].to(dtype), wide[1].to(dtype)
     if not untracked(*a, *b):
         return sharp_union(relu, a, b)  # which knows its gradient
-    mean, var = elementwise(_larger, *a, *b)
+    mean, var = elementwise(larger_of_values, *a, *b)
     return mean, var
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .halved import halved
 from .largest import largest
 from .maximum import Marginal, tournament
 from .moments import is_for_inductor, untracked
@@ -17,6 +18,7 @@ from .moments import is_for_inductor, untracked
 __all__ = ["Pooling", "Windows", "largest_in_windows"]
 
 _OUTSIDE = -1e30  # torch pads a maximum with minus infinity; this loses as well, and subtracts
+_VECTOR = 16  # neighbours in memory that a processor takes at once
 _PIECE = 2**20  # elements at a time: few enough to spare memory, and enough for all threads
 
 
@@ -95,9 +97,9 @@ def largest_in_windows(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
         centre, spread = _of_values(mean, var, pooling)
     else:
         centre, spread = _largest(mean, var, pooling.windows(mean.shape))
-    lost = centre <= _OUTSIDE  # nothing but minus infinity
-    if values and not bool(lost.any()):
+    if values and centre.numel() and bool(centre.amin() > _OUTSIDE):
         return centre, spread
+    lost = centre <= _OUTSIDE  # nothing but minus infinity
     return torch.where(lost, pooling.plain(mean), centre), spread
 
 
@@ -144,13 +146,27 @@ def _by_piece(mean: Tensor, var: Tensor, windows: list[Windows], shape: Sequence
     width = max(1, math.prod(mean.shape[2:]))
     count = max(1, _PIECE // (width * mean.shape[1]))
     height = first.out if count > 1 else max(1, _PIECE // (width * first.stride))
+    by_two = _is_halving(mean, windows)
     for plane in range(0, shape[0], count):
         planes = slice(plane, plane + count)
+        if by_two and (found := halved(mean[planes], var[planes], len(windows))) is not None:
+            centre[planes], spread[planes] = found
+            continue
         for row in range(0, first.out, height):
             rows, part = first.cut(row, min(row + height, first.out))
             found = _largest(mean[planes, rows], var[planes, rows], [part, *others])
             centre[planes, row : row + height], spread[planes, row : row + height] = found
     return centre, spread
+
+
+def _is_halving(mean: Tensor, windows: list[Windows]) -> bool:
+    """Whether there is :func:`~uaprop.numerics.halved.halved` for these: not where vectors would be short."""
+    sizes, width = mean.shape[1 : 1 + len(windows)], mean.shape[1 + len(windows) :].numel()
+    usual = all(
+        w[1:] == (size // 2, 3, 2, 1, 1) and size % 2 == 0
+        for w, size in zip(windows, sizes, strict=True)
+    )
+    return usual and width >= _VECTOR
 
 
 def _largest(mean: Tensor, var: Tensor, windows: list[Windows]) -> Marginal:
