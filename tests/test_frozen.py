@@ -16,6 +16,7 @@ import uaprop as ua
 from uaprop.numerics import frozen
 
 OPERATION = torch.ops.uaprop.frozen_convolution
+TOGETHER = torch.ops.uaprop.frozen_convolutions
 HOW = {
     "plain": ([1, 1], [0, 0], [1, 1], 1),
     "padded": ([2, 1], [1, 2], [1, 1], 1),
@@ -95,10 +96,29 @@ def test_the_operation(name: str, power: int, scaled: bool, library: bool) -> No
             assert found.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("name", HOW)
+def test_mean_and_variance_together(name: str) -> None:
+    how = HOW[name]
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(6, 4 // how[-1], 3, 3))
+    factor, shift, mean, var = *torch.randn(2, 6), *torch.rand(2, 3, 4, 9, 8)
+    with torch.no_grad():
+        found = TOGETHER(mean, var, weight, factor, shift, *how)
+        expected = (
+            OPERATION(mean, weight, 1, factor, shift, *how),
+            OPERATION(var, weight, 2, factor.square(), None, *how),
+        )
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_what_torch_asks_of_an_operation() -> None:
     x, weight = torch.randn(2, 4, 9, 8), nn.Parameter(torch.randn(6, 4, 3, 3), requires_grad=False)
-    arguments = (x, weight, 2, torch.rand(6), None, *HOW["padded"])
-    checks = torch.library.opcheck(OPERATION.default, arguments)
+    factor, shift = torch.rand(2, 6)
+    checks = torch.library.opcheck(OPERATION.default, (x, weight, 2, factor, None, *HOW["padded"]))
+    checks |= torch.library.opcheck(
+        TOGETHER.default, (x, x.square(), weight, factor, shift, *HOW["padded"])
+    )
     assert set(checks.values()) == {"SUCCESS"}
 
 
@@ -116,13 +136,19 @@ def test_a_compiled_program_keeps_weights_and_follows_them() -> None:
     with torch.no_grad():
         check()
         kept = {key: value for key, (*_, value) in frozen._kept._known.items()}
-        assert len(kept) == 3  # mean and variance behind the first, and the second's variance
-        packed = [value._last for value in kept.values()]
+        assert len(kept) == 2
+        packed = [dict(value._last) for value in kept.values()]
+        assert sorted(map(sorted, packed)) == [[1, 2], [2]]  # the first's are normed together
+
+        def unchanged() -> bool:
+            pairs = zip(kept.values(), packed, strict=True)
+            return all(value._last[power] is p[power] for value, p in pairs for power in p)
+
         check()
-        assert all(v._last is p for v, p in zip(kept.values(), packed, strict=True))
+        assert unchanged()
         model[0].weight.mul_(1.5)
         check()
-        assert all(v._last is p for v, p in zip(kept.values(), packed, strict=True))  # others
+        assert unchanged()  # others took their places
         randomise(model[1])
         check()
         model.load_state_dict(network(7).state_dict())

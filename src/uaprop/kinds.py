@@ -90,8 +90,10 @@ class Rows(Protocol):
     def scaled(self, x: Tensor, factor: Tensor | None) -> Tensor:
         """``Linear.linear``, and then the same."""
 
-    def folded(self, x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
-        """``Linear.affine``, and then each channel multiplied by one number and another added."""
+    def normed(
+        self, mean: Tensor, var: Tensor, factor: Tensor, shift: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance, if each channel is then multiplied by one number and another added."""
 
 
 @dataclass(slots=True, eq=False)

@@ -68,10 +68,10 @@ class Postponed:
         """The variances, each channel multiplied by its factor ``(channels,)``."""
         return self._computed(factor)
 
-    def folded(self, factor: Tensor, shift: Tensor) -> Tensor:
-        """The mean, each channel multiplied by its factor and shifted."""
+    def normed(self, factor: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variances, each channel multiplied by its factor ``(channels,)`` and shifted."""
         with torch.no_grad():
-            return self._rows.folded(self._mean, factor, shift)
+            return self._rows.normed(self._mean, self._given, factor, shift)
 
     def _computed(self, factor: Tensor | None) -> Tensor:
         if self._versions != self._now():
@@ -137,7 +137,7 @@ def passed(kind: Linear) -> tuple[Tensor, Tensor | Postponed]:
     if kind.scaling is not None and cov.waiting is not None:
         factor, shift = kind.scaling()
         if _is_foldable(loc, factor, shift):
-            return cov.waiting.folded(factor, shift), cov.waiting.times(factor.square())
+            return cov.waiting.normed(factor, shift)
         mean = kind.affine(loc)
         if untracked(mean):
             return mean, cov.waiting.times(factor.square())

@@ -18,7 +18,7 @@ from torch import Tensor
 from .constants import Constants
 from .moments import is_for_inductor
 
-__all__ = ["Convolution", "forget", "frozen", "is_frozen"]
+__all__ = ["Convolution", "forget", "frozen", "frozen_pair", "is_frozen"]
 
 
 class Convolution(NamedTuple):
@@ -75,22 +75,40 @@ def frozen(
     return result
 
 
+def frozen_pair(
+    mean: Tensor, var: Tensor, weight: Tensor, factor: Tensor, shift: Tensor, how: Convolution
+) -> tuple[Tensor, Tensor]:
+    """Both of :func:`frozen`: ``mean`` with the weights, ``var`` with the squares of weights and factor.
+
+    Whether the weights were written to is looked up once for both.
+
+    Returns:
+        The results, with the channels last in memory.
+    """
+    factor, shift = factor.to(mean.dtype), shift.to(mean.dtype)
+    found: tuple[Tensor, Tensor]
+    found = torch.ops.uaprop.frozen_convolutions(mean, var, weight, factor, shift, *how)
+    return found
+
+
 class _Derived:
     """What was derived from some weights, for the last factor that it was asked for."""
 
-    def __init__(self, weight: Tensor, power: int, *how: object) -> None:
-        self._power = power
-        self._last: tuple[Tensor | None, Tensor] | None = None  # at once: threads may share it
+    def __init__(self, weight: Tensor, *how: object) -> None:
+        # by power; each put there at once: threads may share it
+        self._last: dict[int, tuple[Tensor | None, Tensor]] = {}
 
-    def packed(self, x: Tensor, weight: Tensor, factor: Tensor | None, how: Convolution) -> Tensor:
+    def packed(
+        self, x: Tensor, weight: Tensor, power: int, factor: Tensor | None, how: Convolution
+    ) -> Tensor:
         """In memory as a convolution of tensors like ``x`` would have it."""
-        last = self._last
+        last = self._last.get(power)
         if last is None or not _are_equal(factor, last[0]):
-            derived = weight.detach() if self._power == 1 else weight.detach().square()
+            derived = weight.detach() if power == 1 else weight.detach().square()
             if factor is not None:
                 derived = derived * factor.view(-1, 1, 1, 1)
                 factor = factor.clone()  # its memory is the program's, and used for something else
-            self._last = last = factor, _packed(x, derived, how)
+            self._last[power] = last = factor, _packed(x, derived, how)
         return last[1]
 
 
@@ -117,6 +135,13 @@ def forget(weights: Iterable[Tensor]) -> None:
     _kept.forget(weights)
 
 
+def _derived(weight: Tensor, how: Convolution) -> _Derived:
+    """What was kept of the weights, unless they changed."""
+    if isinstance(weight, torch.nn.Parameter) and not weight.is_inference():
+        return _kept.get(_Derived, (weight,), (*map(tuple, how[:3]), how.groups))
+    return _Derived(weight)  # perhaps the program's own, whose memory becomes another's
+
+
 def _convolve(
     x: Tensor,
     weight: Tensor,
@@ -126,12 +151,31 @@ def _convolve(
     *numbers: Any,
 ) -> Tensor:
     how = Convolution(*numbers)
+    return _convolved(_derived(weight, how), x, weight, power, factor, shift, how)
+
+
+def _convolve_both(
+    mean: Tensor, var: Tensor, weight: Tensor, factor: Tensor, shift: Tensor, *numbers: Any
+) -> tuple[Tensor, Tensor]:
+    how = Convolution(*numbers)
+    derived = _derived(weight, how)
+    return (
+        _convolved(derived, mean, weight, 1, factor, shift, how),
+        _convolved(derived, var, weight, 2, factor.square(), None, how),
+    )
+
+
+def _convolved(
+    derived: _Derived,
+    x: Tensor,
+    weight: Tensor,
+    power: int,
+    factor: Tensor | None,
+    shift: Tensor | None,
+    how: Convolution,
+) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
-    if isinstance(weight, torch.nn.Parameter) and not weight.is_inference():
-        derived = _kept.get(_Derived, (weight,), (power, *map(tuple, how[:3]), how.groups))
-    else:  # perhaps the program's own, whose memory becomes another's
-        derived = _Derived(weight, power)
-    w = derived.packed(x, weight, factor, how)
+    w = derived.packed(x, weight, power, factor, how)
     if w.is_mkldnn and x.numel():
         result = torch.ops.mkldnn._convolution_pointwise(
             x, w, shift, how.padding, how.stride, how.dilation, how.groups, "none", [], ""
@@ -147,6 +191,12 @@ def _promised(x: Tensor, weight: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(result, memory_format=torch.channels_last)
 
 
+def _both_promised(
+    mean: Tensor, var: Tensor, weight: Tensor, *others: Any
+) -> tuple[Tensor, Tensor]:
+    return _promised(mean, weight, *others), _promised(var, weight, *others)
+
+
 # Inductor is to hand over pictures with the channels last wherever that is what it was traced with.
 _library = torch.library.Library("uaprop", "FRAGMENT")
 _library.define(
@@ -156,3 +206,10 @@ _library.define(
 )
 _library.impl("frozen_convolution", _convolve, "CPU")
 _library.impl("frozen_convolution", _promised, "Meta")
+_library.define(
+    "frozen_convolutions(Tensor mean, Tensor var, Tensor weight, Tensor factor, Tensor shift, "
+    "int[] stride, int[] padding, int[] dilation, int groups) -> (Tensor, Tensor)",
+    tags=(torch.Tag.needs_fixed_stride_order,),
+)
+_library.impl("frozen_convolutions", _convolve_both, "CPU")
+_library.impl("frozen_convolutions", _both_promised, "Meta")

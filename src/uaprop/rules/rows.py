@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..numerics.autocast import outside_autocast
 from ..numerics.constants import derived
-from ..numerics.frozen import Convolution, frozen, is_frozen
+from ..numerics.frozen import Convolution, frozen, frozen_pair, is_frozen
 from ..numerics.moments import HALF
 from ..numerics.precision import reduced
 from .contract import square, squared
@@ -39,8 +40,7 @@ class Weights:
 
     def rescaled(self, var: Tensor, factor: Tensor | None) -> Tensor:
         """The weights squared and each row of them scaled, or the result: what is smaller."""
-        weight = self.weight
-        narrow = reduced(var) is not None or var.dtype == torch.float16
+        weight, narrow = self.weight, _is_narrow(var)
         factor = None if factor is None else factor.to(var.dtype)
         if not narrow and (how := self._frozen(var)) is not None:
             return frozen(var, weight, 2, factor, None, how)
@@ -69,15 +69,30 @@ class Weights:
             return None
         return self._how.pairs()
 
-    def folded(self, x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    def normed(
+        self, mean: Tensor, var: Tensor, factor: Tensor, shift: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Each row of the weights scaled, and another offset."""
         if self._offset is not None:
             shift = shift + self._offset * factor
+        how = self._frozen(mean)
+        if how is not None and self._frozen(var) is not None and not _is_narrow(var):
+            return frozen_pair(mean, var, self.weight, factor, shift, how)
+        with outside_autocast():
+            spread = self.rescaled(var, factor.square())
+        return self._folded(mean, factor, shift), spread
+
+    def _folded(self, x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
         if (how := self._frozen(x)) is not None:
             return frozen(x, self.weight, 1, factor, shift, how)
         weight = self.weight * _as_rows(factor, self.weight)
         result: Tensor = self._function(x, weight.to(x.dtype), shift.to(x.dtype))
         return result
+
+
+def _is_narrow(var: Tensor) -> bool:
+    """Whether variances have too few digits for other weights."""
+    return reduced(var) is not None or var.dtype == torch.float16
 
 
 def _each_channel(result: Tensor, factor: Tensor) -> Tensor:
