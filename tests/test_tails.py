@@ -183,6 +183,25 @@ def test_gradients_are_zero_rather_than_subnormal(function: Any, fused: bool | N
     assert (found[known > 1e-30] > 0).all()
 
 
+@pytest.mark.parametrize("grads", [(1e-8, 0.0), (0.0, 1e-8), (1.0, -3.0), (1e20, 1e20)])
+def test_gradients_without_the_gain_keep_their_digits(grads: tuple[float, float]) -> None:
+    mean = torch.linspace(-1.25, 1.25, 4001)
+
+    def gradients(dtype: torch.dtype) -> torch.Tensor:
+        m = mean.to(dtype).requires_grad_()
+        v = torch.full_like(m, 0.1**2).requires_grad_()
+        found = rectified.relu.marginal(m, v)
+        torch.autograd.backward(found, [torch.full_like(m, g) for g in grads])
+        return torch.stack([m.grad, v.grad])
+
+    known, found = gradients(torch.float64), gradients(torch.float32).double()
+    assert ((found == 0) | (found.abs() > torch.finfo(torch.float32).tiny)).all()
+    large = known.abs() > 1e-32
+    torch.testing.assert_close(
+        found[large], known[large], rtol=1e-4, atol=1e-6 * max(map(abs, grads)) * (min(grads) < 0)
+    )
+
+
 def test_responses_are_zero_rather_than_subnormal() -> None:
     x = torch.ones(3, requires_grad=True)
     y = with_gain(x, torch.zeros(3), torch.tensor([1e-20, 1e-10, 1.0]))

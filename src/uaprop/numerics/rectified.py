@@ -31,7 +31,7 @@ from torch import Tensor
 
 from .kernel import Kernel
 from .moments import Moments, standard, working_precision
-from .subnormal import tame
+from .subnormal import LIFT, tame
 from .tails import beyond, beyond_of_values, end_of
 
 __all__ = ["absolute", "clamp_max", "clamp_min", "distance", "kinked", "leaky", "relu"]
@@ -152,14 +152,20 @@ def _relu_slopes(
     by_var: Tensor,
 ) -> tuple[Tensor, ...]:
     """The gradient of mean and variance, given ``M = E[x₊]`` and ``Q(t)``."""
+    # Chances and densities are multiplied by LIFT first. The product p M is left out where it is not worth a
+    # digit of P: the square of a density is subnormal long before the others are.
     positive = mean > 0
     _, t = distance(mean, var, positive)
     inverse = torch.where(var > 0, var, 1).rsqrt()
-    density = torch.where(tail > 0, torch.exp(-0.5 * t * t) / _SQRT_2PI, 0) * inverse
-    chance, other = torch.where(positive, 1 - tail, tail), torch.where(positive, tail, 1 - tail)
+    density = torch.where(tail > 0, torch.exp(-0.5 * t * t) * (LIFT / _SQRT_2PI), 0) * inverse
+    near = torch.where(tail > torch.finfo(mean.dtype).eps ** 2, density, 0)
+    tail = tail * LIFT
+    chance = torch.where(positive, LIFT - tail, tail)
+    other = torch.where(positive, tail, LIFT - tail)
     return tame(
-        by_mean * chance + by_var * 2 * level * other,
-        by_mean * 0.5 * density + by_var * (chance - density * level),
+        by_mean * chance + by_var * (2 * level * other),
+        by_mean * (0.5 * density) + by_var * (chance - near * level),
+        lift=LIFT,
     )
 
 

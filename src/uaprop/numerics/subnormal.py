@@ -10,15 +10,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["tame"]
+__all__ = ["LIFT", "tame"]
 
 SMALLEST = (
     2.0**16
 )  # in units of the smallest normal number: products with weights shall be normal, too
+LIFT = 2.0**32
+"""A factor for what is multiplied by small gradients, so that no product on the way is subnormal either."""
 
 
-def tame(*gradients: Tensor) -> tuple[Tensor, ...]:
-    """Gradients, with zero in place of what is next to subnormal."""
-    return tuple(
-        torch.where(g.abs() < SMALLEST * torch.finfo(g.dtype).tiny, 0, g) for g in gradients
-    )
+def tame(*gradients: Tensor, lift: float = 1.0) -> tuple[Tensor, ...]:
+    """Gradients, with zero in place of what is next to subnormal.
+
+    Args:
+        *gradients: of any shapes.
+        lift: by what power of two they are too large, which is taken back.
+
+    Returns:
+        Tensors of the same shapes.
+    """
+    least = [SMALLEST * torch.finfo(g.dtype).tiny * lift for g in gradients]
+    found = [torch.where(g.abs() < e, 0, g) for g, e in zip(gradients, least, strict=True)]
+    return tuple(found if lift == 1 else [g * (1 / lift) for g in found])
