@@ -30,6 +30,7 @@ _AT_ONCE = 16  # normal numbers that torch makes at once
 _BLOCK = 16  # draws made at a time, so that few are made in vain
 _BLOCK_ELEMENTS = 2**18  # of which there may be so many elements
 _WORTH_A_TRIAL = 2**14  # input elements of all draws, for which to see if they can go in one batch
+_FEW, _LARGE = 4, 2**12  # so few draws of so many elements go one by one: a trial would not pay
 _FEW_ROWS = 24  # batch elements of all draws, for which the trial's three would not pay
 
 
@@ -93,13 +94,15 @@ def samples(
     size = group * max(1, (chunk or 1) // group)  # few draws first, to see how large the output is
     batch = None if arguments.has_tensors else arguments.batch  # which would have to be repeated
     known = batch is not None and is_rowwise(model)
+    few = chunk is None and not known and samples <= _FEW and elements >= _LARGE
     if known and chunk is None:
         size = group * max(1, min(_BLOCK, _fitting(elements, batch)) // group)
-    elif samples * elements < _WORTH_A_TRIAL or samples * (batch or 0) < _FEW_ROWS:
+    elif few or samples * elements < _WORTH_A_TRIAL or samples * (batch or 0) < _FEW_ROWS:
         batch = None
     if chunk is None and 2 * elements > _CHUNK_ELEMENTS:
         batch = None  # there will be one draw at a time
     run = Batched(Swift(lambda *draws: arguments.run(model, draws)), batch, known)
+    run.vectorised = not few
     stream = Stream(arguments.gaussians, seed, antithetic)
     centred = centred and not antithetic  # pairs have the mean zero already
     if centred:
