@@ -31,7 +31,7 @@ from torch import Tensor
 
 from .kernel import Kernel
 from .moments import Moments, standard, working_precision
-from .subnormal import LIFT, tame
+from .subnormal import LIFT, normal, tame
 from .tails import beyond, beyond_of_values, end_of
 
 __all__ = ["absolute", "clamp_max", "clamp_min", "distance", "kinked", "leaky", "relu"]
@@ -139,7 +139,7 @@ def _relu_kept(mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
     tail, first, spread = beyond(t)
     level = torch.where(positive, mean, 0) + std * first
     surplus = torch.where(positive, 1 - 2 * tail, 0)
-    return level, (spread + surplus) * var.clamp_min(0), tail
+    return normal(level), normal((spread + surplus) * var.clamp_min(0)), tail
 
 
 def _relu_slopes(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["LIFT", "tame"]
+__all__ = ["LIFT", "normal", "tame"]
 
 SMALLEST = (
     2.0**16
@@ -32,3 +32,8 @@ def tame(*gradients: Tensor, lift: float = 1.0) -> tuple[Tensor, ...]:
     least = [SMALLEST * torch.finfo(g.dtype).tiny * lift for g in gradients]
     found = [torch.where(g.abs() < e, 0, g) for g, e in zip(gradients, least, strict=True)]
     return tuple(found if lift == 1 else [g * (1 / lift) for g in found])
+
+
+def normal(value: Tensor) -> Tensor:
+    """Numbers that are not negative, with zero in place of subnormal ones, which have lost their digits."""
+    return torch.where(value < torch.finfo(value.dtype).tiny, 0, value)
