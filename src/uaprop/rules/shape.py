@@ -36,8 +36,16 @@ def refuse_integers(*targets: Any) -> None:
 
 
 def _register_selection(operation: Callable[..., Any], *spellings: Callable[..., Any]) -> None:
+    converts = operation in _CONVERSIONS
+
     @rule(operation, *spellings)
     def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
+        for arg in args:
+            if type(arg) is not int:  # a number is neither random nor a dtype
+                break
+        else:
+            if not kwargs and isinstance(input, Random):
+                return Select((input,), lambda t: operation(t, *args), converts=converts)
         # A second random operand (view_as, type_as) counts for its shape or dtype only.
         args = tuple(map(plain, args))
         if kwargs:
@@ -45,7 +53,6 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
         if not isinstance(input, Random):
             return operation(input, *args, **kwargs)
         refuse_integers(*args, *kwargs.values())
-        converts = operation in _CONVERSIONS
         return Select((input,), lambda t: operation(t, *args, **kwargs), converts=converts)
 
     selection.__name__ = operation.__name__
