@@ -24,6 +24,7 @@ from torch._C._functorch import is_batchedtensor
 
 __all__ = ["convolve", "lain", "only_by_inputs"]
 
+_TALL = 16  # rows of a picture of one column, from which on laying it down pays
 _FEW = 4  # channels of the input, fewer than a processor takes at once
 
 
@@ -105,7 +106,9 @@ def lain(
         with them, for a result of that orientation; None where the pictures have more columns, or torch
         has no use for it.
     """
-    if x.ndim != 4 or x.shape[3] != 1 or weight.ndim != 4 or weight.shape[3] != 1:
+    if x.ndim != 4 or x.shape[3] != 1 or x.shape[2] < _TALL:
+        return None
+    if weight.ndim != 4 or weight.shape[3] != 1:
         return None
     known = x.is_cpu and x.dtype == weight.dtype == torch.float32
     if (
