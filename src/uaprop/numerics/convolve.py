@@ -106,7 +106,8 @@ def lain(
         with them, for a result of that orientation; None where the pictures have more columns, or torch
         has no use for it.
     """
-    if x.ndim != 4 or x.shape[3] != 1 or x.shape[2] < _TALL:
+    size = x.shape  # asked for once: it takes as long as the rest
+    if len(size) != 4 or size[3] != 1 or size[2] < _TALL:
         return None
     if weight.ndim != 4 or weight.shape[3] != 1:
         return None
