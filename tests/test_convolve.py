@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import uaprop as ua
-from uaprop.numerics.convolve import _Convolution, convolve, lain, only_by_inputs
+from uaprop.numerics.convolve import _Convolution, _lain, convolve, only_by_inputs
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "one channel": ((2, 1, 7, 6), (5, 1, 3, 3), {}),
@@ -67,7 +67,7 @@ def test_pictures_of_one_column(name: str, inputs: bool) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(size, requires_grad=True), torch.randn(kernel, requires_grad=True)
     bias = torch.randn(kernel[0])
-    assert lain(x, weight, *arguments(options)[:3]) is not None
+    assert _lain(x, weight, *arguments(options)[:3]) is not None
     with only_by_inputs() if inputs else contextlib.nullcontext():
         y = convolve(x, weight, bias, *arguments(options))
     expected = F.conv2d(x, weight, bias, **options)
@@ -93,7 +93,7 @@ def test_pictures_that_stay_upright(
     size: tuple[int, ...], kernel: tuple[int, ...], options: dict[str, Any]
 ) -> None:
     x, weight = torch.randn(size), torch.randn(kernel)
-    assert lain(x, weight, *arguments(options)[:3]) is None
+    assert _lain(x, weight, *arguments(options)[:3]) is None
     y = convolve(x, weight, None, *arguments(options))
     assert torch.equal(y, F.conv2d(x, weight, **options))
 

@@ -24,7 +24,7 @@ from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..numerics.convolve import lain
+from ..numerics.convolve import convolve
 
 __all__ = ["Swift"]
 
@@ -178,7 +178,8 @@ class _Mode(TorchFunctionMode):
             if number not in self._folded:
                 self._folded[number] = pair.folded()
             used = self._folded[number]
-        y = _convolved(x, *used, *how, **named)
+        y = convolve(x.contiguous(memory_format=torch.channels_last), *used, *how, **named)
+        y = y.contiguous(memory_format=torch.channels_last)  # one channel has no layout to hand on
         self._last = _Last(number, y, (weight, bias), pair)
         return y
 
@@ -219,24 +220,6 @@ class _Mode(TorchFunctionMode):
     def _used(self, spent: _Spent) -> None:
         _insist(not spent.has_norm)
         self._pairs.pop(spent.number, None)
-
-
-def _convolved(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    """``F.conv2d``, with channels last."""
-    if (lying := lain(x, weight, stride, padding, dilation)) is not None:
-        y = F.conv2d(lying[0], lying[1], bias, *lying[2], groups).transpose(2, 3)
-    else:
-        x = x.contiguous(memory_format=torch.channels_last)
-        y = F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    return y.contiguous(memory_format=torch.channels_last)  # one channel has no layout to hand on
 
 
 def _insist(holds: bool) -> None:

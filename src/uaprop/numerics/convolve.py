@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 
-__all__ = ["convolve", "lain", "only_by_inputs"]
+__all__ = ["convolve", "only_by_inputs"]
 
 _TALL = 16  # rows of a picture of one column, from which on laying it down pays
 _FEW = 4  # channels of the input, fewer than a processor takes at once
@@ -83,13 +83,15 @@ def _convolved(
     dilation: Any,
     groups: int = 1,
 ) -> Tensor:
-    if (lying := lain(x, weight, stride, padding, dilation)) is not None:
-        result = F.conv2d(lying[0], lying[1], bias, *lying[2], groups)
-        return result.contiguous().transpose(2, 3)  # it has one row: nothing is moved
+    if (lying := _lain(x, weight, stride, padding, dilation)) is not None:
+        result = F.conv2d(lying[0], lying[1], bias, *lying[2], groups).transpose(2, 3)
+        usual = x.is_contiguous()
+        layout = torch.contiguous_format if usual else torch.channels_last
+        return result.contiguous(memory_format=layout)  # the input's, as of any convolution
     return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
 
-def lain(
+def _lain(
     x: Tensor, weight: Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1
 ) -> tuple[Tensor, Tensor, _How] | None:
     """A convolution of pictures of one column, as one of pictures of one row.
