@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from ..dispatch import admit
 from ..dispatch.graph import CapturedModel
 from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
-from ..methods.arguments import Arguments, is_gaussian
+from ..methods.arguments import Arguments, mapped
 from ..methods.calibrated import check_calibration
 from ..methods.propagate import METHODS, carried, check_options
 from ..numerics.constants import Constants
@@ -140,7 +139,7 @@ class AsModule(nn.Module):
         answer = (
             self._traced(arguments) if torch.compiler.is_compiling() else self.answer(arguments)
         )
-        return pytree.tree_map(_pair, answer, is_leaf=is_gaussian)
+        return mapped(_pair, answer)
 
     def arguments(
         self, mean: Tensor, var: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -198,5 +197,5 @@ class AsModule(nn.Module):
             ) from error
 
 
-def _pair(value: Any) -> Any:
-    return (value.loc, value.cov.var) if is_gaussian(value) else value
+def _pair(value: Gaussian) -> tuple[Tensor, Tensor]:
+    return value.loc, value.cov.var

@@ -15,6 +15,7 @@ from ..covariance import Covariance
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Select
 from ..numerics.autocast import is_autocast, outside_autocast
+from ..numerics.layout import is_rearranged
 from ..registry import Rule
 from .functions import plain_function, random_arguments, widened
 from .handle import Handle
@@ -238,9 +239,15 @@ def _selected(kind: Select, result: Any, wrap: Wrap) -> Any:
 
 
 def _link(value: Handle, parent: Any, cut: Callable[[Tensor], Tensor]) -> None:
-    """Make the value a view of its parent if torch made its mean one."""
-    if _aliases(value.loc, parent.loc):
-        value.become_view(parent, cut)
+    """Make the value a view of its parent if torch made its mean one, or would have."""
+    loc: Tensor = parent.loc
+    if not _aliases(value.loc, loc):
+        if not is_rearranged(loc):
+            return
+        elsewhere = torch.empty_like(loc, memory_format=torch.contiguous_format)
+        if not _aliases(cut(elsewhere), elsewhere):
+            return
+    value.become_view(parent, cut)
 
 
 def _aliases(part: Tensor, whole: Tensor) -> bool:

@@ -33,10 +33,20 @@ def admit(model: Any) -> None:
     admit_imported()
     if not isinstance(model, nn.Module):
         return
-    for kind in {type(module) for module in model.modules()}:
+    for kind in _types(model):
         foreign = kind.__name__.endswith("DropPath") and kind.__module__ not in _HOMES
         if foreign and lookup(kind.forward) is None:
             rule(kind, source=_SOURCE)(_left_out)
+
+
+def _types(model: nn.Module) -> set[type[nn.Module]]:
+    """The types of all modules; ``Module.modules`` takes longer than a small layer."""
+    seen, waiting = {model}, [model]
+    while waiting:
+        children = {child for child in waiting.pop()._modules.values() if child is not None}
+        waiting += children - seen
+        seen |= children
+    return {type(module) for module in seen}
 
 
 def admit_imported() -> None:

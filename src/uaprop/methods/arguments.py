@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from ..gaussian import Gaussian
 from ..provenance import Provenance
 
-__all__ = ["Arguments", "explained", "is_gaussian"]
+__all__ = ["Arguments", "explained", "is_gaussian", "mapped"]
 
 
 def is_gaussian(value: Any) -> bool:
@@ -19,13 +19,20 @@ def is_gaussian(value: Any) -> bool:
     return isinstance(value, Gaussian)
 
 
+def mapped(function: Callable[[Gaussian], Any], answer: Any) -> Any:
+    """A model's answer with the function's value in the place of every Gaussian."""
+    if isinstance(answer, Gaussian):
+        return function(answer)
+
+    def on_gaussians(value: Any) -> Any:
+        return function(value) if is_gaussian(value) else value
+
+    return pytree.tree_map(on_gaussians, answer, is_leaf=is_gaussian)
+
+
 def explained(answer: Any, told: Provenance) -> Any:
     """A model's answer, every Gaussian in it with an account of where it comes from."""
-
-    def account(value: Any) -> Any:
-        return value.with_provenance(told) if is_gaussian(value) else value
-
-    return pytree.tree_map(account, answer, is_leaf=is_gaussian)
+    return mapped(lambda value: value.with_provenance(told), answer)
 
 
 class Arguments:
@@ -37,7 +44,10 @@ class Arguments:
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_gaussian)
+        self._spec: pytree.TreeSpec | None = None  # of positional ones without a structure
+        self._leaves: list[Any] = list(args)
+        if kwargs or not all(isinstance(value, Gaussian | Tensor) for value in args):
+            self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_gaussian)
         unique = {id(leaf): leaf for leaf in self._leaves if is_gaussian(leaf)}
         self.gaussians: list[Gaussian] = list(unique.values())
         numbers = {key: i for i, key in enumerate(unique)}
@@ -64,6 +74,12 @@ class Arguments:
         leaves = list(self._leaves)
         for place, number in self._places:
             leaves[place] = values[number]
+        return self._structured(leaves)
+
+    def _structured(self, leaves: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Other leaves in the arguments' structure."""
+        if self._spec is None:
+            return tuple(leaves), {}
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return args, kwargs
 
@@ -110,5 +126,4 @@ class Arguments:
         random = [x[part] for x in self.gaussians]
         for place, number in self._places:
             leaves[place] = random[number]
-        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
-        return Arguments(args, kwargs)
+        return Arguments(*self._structured(leaves))

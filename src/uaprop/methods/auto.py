@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import UnsupportedOperation
-from .arguments import Arguments, is_gaussian
+from ..gaussian import Gaussian
+from .arguments import Arguments, mapped
 from .entrance import either_way, with_notes
 from .hybrid import hybrid
 from .options import whole_number
@@ -115,9 +116,9 @@ def _outputs(model: Callable[..., Any], arguments: Arguments) -> int:
 
 
 def _because(answer: Any, reason: str) -> Any:
-    def tell(value: Any) -> Any:
-        if is_gaussian(value) and value.provenance is not None:
-            return value.with_provenance(replace(value.provenance, reason=reason))
-        return value
+    def tell(value: Gaussian) -> Gaussian:
+        if value.provenance is None:
+            return value
+        return value.with_provenance(replace(value.provenance, reason=reason))
 
-    return pytree.tree_map(tell, answer, is_leaf=is_gaussian)
+    return mapped(tell, answer)

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from ..covariance.calibrated import Fitting, channelwise
 from ..gaussian import Gaussian
 from ..kinds import Random
 from ..numerics.chance import reseed, seeded
 from ..numerics.turns import one_at_a_time
-from .arguments import Arguments, is_gaussian
+from .arguments import Arguments, mapped
 from .calibration import OUTPUT, Calibration, Law, at_the_end, fingerprint
 from .curves import curve, curved
 from .levels import FEWEST, Levels, levelled, slope
@@ -145,7 +144,7 @@ def calibrate(
     with one_at_a_time, torch.no_grad(), torch.random.fork_rng():
         reseed(seed, 1)
         answer = arguments.run(model, [start(x) for x in arguments.gaussians])
-        pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
+        mapped(at_the_end, answer)
     slopes, levels, curves = (
         torch.tensor([law[i] for law in tally.laws], dtype=torch.float64) for i in range(3)
     )

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal
 from ..covariance.calibrated import Calibrated
 from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
+from ..numerics.layout import channels_last, usual
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
-from .arguments import Arguments, is_gaussian
+from .arguments import Arguments, mapped
 from .calibration import Calibration, Correction, at_the_end, fingerprint
 from .diagonal import check_independent, settle
 
@@ -54,19 +54,22 @@ def calibrated(
     random = [
         Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally)) for x in arguments.gaussians
     ]
-    with variances_in(var_dtype), postponing():
-        answer = arguments.run(model, random)
-        settle(answer)
-    answer = pytree.tree_map(at_the_end, answer, is_leaf=is_gaussian)
-    tally.finish()
     told = Provenance("calibrated", {"calibration": calibration})
 
-    def plain(value: Any) -> Any:
-        if not is_gaussian(value):
-            return value
-        return Gaussian.from_covariance(value.loc, Diagonal(value.cov.var)).with_provenance(told)
+    def plain(value: Gaussian) -> Gaussian:
+        cov = Diagonal(usual(value.cov.var))
+        return Gaussian.from_covariance(usual(value.loc), cov).with_provenance(told)
 
-    return pytree.tree_map(plain, answer, is_leaf=is_gaussian)
+    with (
+        variances_in(var_dtype),
+        postponing(),
+        channels_last(*(x.loc for x in arguments.gaussians)),
+    ):
+        answer = arguments.run(model, random)
+        settle(answer)
+        answer = mapped(plain, mapped(at_the_end, answer))
+    tally.finish()
+    return answer
 
 
 def check_calibration(calibration: Any, model: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from ..covariance.calibrated import Calibrated, channelwise
 from ..gaussian import Gaussian
 from ..kinds import Random
-from .arguments import is_gaussian
 from .curves import KNOTS, curved
 from .levels import Levels, levelled
 
@@ -110,13 +110,23 @@ def fingerprint(model: Callable[..., Any]) -> str:
     """A hash of names, shapes and some elements of the model's weights; "" if it has none."""
     if not isinstance(model, nn.Module):
         return ""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        flat = tensor.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS].double().cpu()
+    weights = model.state_dict()
+    some = [_some(tensor) for tensor in weights.values()]
+    values = torch.cat(some).tolist() if some else []  # one call for all: a tensor's takes as long
+    digest, start = hashlib.sha256(), 0
+    for (name, tensor), part in zip(weights.items(), some, strict=True):
+        end = start + len(part)
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
-        digest.update(array("d", some.tolist()).tobytes())  # no numpy inside of torch.func.grad
+        digest.update(array("d", values[start:end]).tobytes())  # no numpy inside of torch.func.grad
+        start = end
     return digest.hexdigest()
+
+
+def _some(tensor: Tensor) -> Tensor:
+    """A few elements that are spread over the tensor."""
+    flat = tensor.reshape(-1)
+    step = max(1, flat.numel() // _ELEMENTS)
+    return flat[: _ELEMENTS * step : step].double().cpu()
 
 
 class Correction:
@@ -168,9 +178,9 @@ class Correction:
             raise ValueError(f"the calibration does not fit this model: {self.misfit}")
 
 
-def at_the_end(value: Any) -> Any:
+def at_the_end(value: Gaussian) -> Gaussian:
     """An output with its variances corrected: the last place."""
-    if not is_gaussian(value) or not isinstance(value.cov, Calibrated):
+    if not isinstance(value.cov, Calibrated):
         return value
     var = value.cov.tally.corrected(OUTPUT, value)
     return Gaussian.from_covariance(value.loc, Calibrated(var, value.cov.tally))

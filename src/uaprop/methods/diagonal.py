@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal
 from ..covariance.postponed import postponing
+from ..gaussian import Gaussian
+from ..numerics.layout import channels_last, usual
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
-from .arguments import Arguments, explained, is_gaussian
+from .arguments import Arguments, explained, mapped
 
 __all__ = ["check_independent", "diagonal", "settle"]
 
@@ -44,19 +45,31 @@ def diagonal(
     Raises:
         TypeError: if an input is not of independent elements.
     """
-    check_independent("diagonal", Arguments(args, kwargs))
-    with variances_in(var_dtype), postponing():
+    arguments = Arguments(args, kwargs)
+    check_independent("diagonal", arguments)
+    with (
+        variances_in(var_dtype),
+        postponing(),
+        channels_last(*(x.loc for x in arguments.gaussians)),
+    ):
         answer = model(*args, **kwargs)
         settle(answer)
+        answer = mapped(_usual, answer)
     options = {} if var_dtype is None else {"var_dtype": var_dtype}
     return explained(answer, Provenance("diagonal", options))
 
 
 def settle(answer: Any) -> None:
     """Compute all variances of an answer that are still waiting."""
-    for value in pytree.tree_leaves(answer, is_leaf=is_gaussian):
-        if is_gaussian(value):
-            _ = value.cov.var
+    mapped(lambda value: value.cov.var, answer)
+
+
+def _usual(value: Gaussian) -> Gaussian:
+    """An output in the usual layout."""
+    loc = usual(value.loc)
+    if loc is value.loc:
+        return value
+    return Gaussian.from_covariance(loc, Diagonal(usual(value.cov.var)))
 
 
 def check_independent(method: str, arguments: Arguments) -> None:

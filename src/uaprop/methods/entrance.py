@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from ..dispatch import admit
 from ..dispatch.graph import CapturedModel, ran_into
 from ..errors import UnsupportedOperation
+from ..gaussian import Gaussian
 from ..numerics.turns import one_at_a_time
-from .arguments import Arguments, is_gaussian
+from .arguments import Arguments, mapped
 
 __all__ = ["either_way", "with_notes"]
 
@@ -88,13 +88,13 @@ def with_notes(answer: Any, entrance: str, linearised: tuple[str, ...]) -> Any:
     if not entrance and not linearised:
         return answer
 
-    def note(value: Any) -> Any:
-        if is_gaussian(value) and value.provenance is not None:
-            told = replace(value.provenance, entrance=entrance, linearised=linearised)
-            return value.with_provenance(told)
-        return value
+    def note(value: Gaussian) -> Gaussian:
+        if value.provenance is None:
+            return value
+        told = replace(value.provenance, entrance=entrance, linearised=linearised)
+        return value.with_provenance(told)
 
-    return pytree.tree_map(note, answer, is_leaf=is_gaussian)
+    return mapped(note, answer)
 
 
 def _told(error: BaseException) -> str:

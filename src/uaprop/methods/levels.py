@@ -25,7 +25,7 @@ class Levels:
         if var.ndim < 2:
             return None
         tiny = torch.finfo(var.dtype).tiny
-        level = var.flatten(1).mean(1).clamp_min(tiny).log()
+        level = var.mean(tuple(range(1, var.ndim))).clamp_min(tiny).log()
         if self.first is None:
             self.first = level
         return level - self.first if level.shape == self.first.shape else None

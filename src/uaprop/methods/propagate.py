@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 
 from ..dispatch.watch import Watch
 from ..numerics.autocast import outside_autocast
+from ..numerics.memory import keep_freed
 from ..numerics.turns import one_at_a_time
 from .arguments import Arguments
 from .entrance import either_way, with_notes
@@ -39,14 +40,22 @@ class _Methods(Mapping[str, Callable[..., Any]]):
     def __getitem__(self, name: str) -> Callable[..., Any]:
         if name not in self._names:
             raise KeyError(name)
-        found: Callable[..., Any] = getattr(import_module(f".{name}", __package__), name)
-        return found
+        return _method(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # without importing it
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+@functools.cache
+def _method(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(import_module(f".{name}", __package__), name)
+    return found
 
 
 METHODS = _Methods()
@@ -151,6 +160,7 @@ def carried(
 ) -> Any:
     """What :func:`propagate` answers, from arguments and options that were checked."""
     refuse_transforms(method)
+    keep_freed()
     args, kwargs = arguments.filled(arguments.gaussians)
     quick = method in ("diagonal", "calibrated")  # they change nothing that others see
     turn: AbstractContextManager[Any] = nullcontext() if quick else one_at_a_time

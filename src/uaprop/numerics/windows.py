@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .halved import halved
 from .largest import largest
+from .layout import has_channels_last
 from .maximum import Marginal, tournament
 from .moments import is_for_inductor, untracked
 
@@ -108,7 +109,7 @@ def _of_values(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
     windows = pooling.windows(mean.shape)
     dims = len(windows)
     sizes, outs = mean.shape[-dims:], [w.out for w in windows]
-    if dims == 2 and _has_channels_last(mean):
+    if dims == 2 and has_channels_last(mean):
         order = (0, 2, 3, 1)
         shape = (mean.shape[0], *outs, mean.shape[1])
         windows = [w._replace(dim=w.dim - 1) for w in windows]
@@ -119,14 +120,6 @@ def _of_values(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
     shape = (math.prod(lead), *outs)
     centre, spread = _by_piece(planes, places, windows, shape)
     return centre.view(*lead, *outs), spread.view(*lead, *outs)
-
-
-def _has_channels_last(tensor: Tensor) -> bool:
-    return (
-        tensor.ndim == 4
-        and tensor.is_contiguous(memory_format=torch.channels_last)
-        and not tensor.is_contiguous()
-    )
 
 
 def _by_piece(mean: Tensor, var: Tensor, windows: list[Windows], shape: Sequence[int]) -> Marginal:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from ..errors import UnsupportedOperation
 from ..kinds import Random, Select, plain
+from ..numerics.layout import usual
 from ..registry import rule
 
 T = torch.Tensor
@@ -26,6 +27,7 @@ _CONVERSIONS = {
     torch.clone,
     T.clone,
 }
+_VIEWS = {T.view, T.view_as}  # what torch refuses where it would have to copy
 
 
 def refuse_integers(*targets: Any) -> None:
@@ -35,8 +37,13 @@ def refuse_integers(*targets: Any) -> None:
             raise UnsupportedOperation("", reason=f"a Gaussian cannot have the dtype {target}")
 
 
+def _of_usual(operation: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda t, *args, **kwargs: operation(usual(t), *args, **kwargs)
+
+
 def _register_selection(operation: Callable[..., Any], *spellings: Callable[..., Any]) -> None:
     converts = operation in _CONVERSIONS
+    function = _of_usual(operation) if operation in _VIEWS else operation
 
     @rule(operation, *spellings)
     def selection(input: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +52,7 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
                 break
         else:
             if not kwargs and isinstance(input, Random):
-                return Select((input,), lambda t: operation(t, *args), converts=converts)
+                return Select((input,), lambda t: function(t, *args), converts=converts)
         # A second random operand (view_as, type_as) counts for its shape or dtype only.
         args = tuple(map(plain, args))
         if kwargs:
@@ -53,7 +60,7 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
         if not isinstance(input, Random):
             return operation(input, *args, **kwargs)
         refuse_integers(*args, *kwargs.values())
-        return Select((input,), lambda t: operation(t, *args, **kwargs), converts=converts)
+        return Select((input,), lambda t: function(t, *args, **kwargs), converts=converts)
 
     selection.__name__ = operation.__name__
 
