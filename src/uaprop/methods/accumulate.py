@@ -13,7 +13,7 @@ from ..covariance.base import per_batch_element
 from ..gaussian import Gaussian
 from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
-from .pooling import moderated, normal_error, squared_correlations
+from .pooling import Moderated, moderated, normal_error, squared_correlations
 
 __all__ = ["Accumulator", "same"]
 
@@ -114,8 +114,11 @@ class Accumulator:
         if self.products is not None or self.waiting:
             centre = per_batch_element(u)
             if moderate:
-                squares = self._squared_correlations(centre, correction)
-                var, std_error, scale = _moderate(var, std_error, squares, n - 1, together)
+                squares = self._squared_correlations(centre, correction) if n > 2 else None
+                batch = len(centre) if centre.ndim > 1 else 1
+                by_element = var.reshape(batch, -1)
+                found = moderated(by_element, squares, n - 1, together)
+                var, std_error, scale = _moderate(var, std_error, found, n - 1)
             dense = partial(self._dense, centre, correction, scale)
         error = StandardError(root(mean_var).to(self.dtype), std_error.to(self.dtype))
         value = Gaussian.from_covariance(
@@ -161,7 +164,7 @@ class Accumulator:
 
 
 def _moderate(
-    var: Tensor, error: Tensor, squares: Tensor, freedom: int, together: bool
+    var: Tensor, error: Tensor, found: Moderated, freedom: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Steadied variances, the errors of their roots, and what deviations were scaled by.
 
@@ -172,10 +175,7 @@ def _moderate(
     Returns:
         All three, shaped like the variances.
     """
-    by_element = var.reshape(len(squares), -1)
-    scale, own, left = (
-        part.reshape(var.shape) for part in moderated(by_element, squares, freedom, together)
-    )
+    scale, own, left = (part.reshape(var.shape) for part in found)
     varies = var > 0
     relative = torch.where(varies, error.square() / torch.where(varies, var, 1), 0)
     typical = relative.sum() / varies.sum().clamp_min(1)

@@ -24,7 +24,7 @@ from .levels import Levels, levelled
 
 __all__ = ["OUTPUT", "Calibration", "Correction", "Law", "at_the_end", "fingerprint"]
 
-_FORMAT = "uaprop calibration 3"
+_FORMAT = "uaprop calibration 4"
 OUTPUT = "Output"
 _ELEMENTS = 16  # of each weight that tell one model from another
 
@@ -110,23 +110,26 @@ def fingerprint(model: Callable[..., Any]) -> str:
     """A hash of names, shapes and some elements of the model's weights; "" if it has none."""
     if not isinstance(model, nn.Module):
         return ""
-    weights = model.state_dict()
-    some = [_some(tensor) for tensor in weights.values()]
-    values = torch.cat(some).tolist() if some else []  # one call for all: a tensor's takes as long
-    digest, start = hashlib.sha256(), 0
-    for (name, tensor), part in zip(weights.items(), some, strict=True):
-        end = start + len(part)
-        digest.update(f"{name} {tuple(tensor.shape)}".encode())
-        digest.update(array("d", values[start:end]).tobytes())  # no numpy inside of torch.func.grad
-        start = end
+    weights = model.state_dict(keep_vars=True)
+    shapes = [f"{name} {tuple(tensor.shape)}" for name, tensor in weights.items()]
+    alike: dict[Any, list[Tensor]] = {}
+    with torch.no_grad():
+        for tensor in weights.values():
+            alike.setdefault((tensor.dtype, tensor.device), []).append(_some(tensor))
+        # Few calls for all tensors: several for each would take as long as a small network.
+        values = [array("d", torch.cat(some).tolist()) for some in alike.values()]
+    digest = hashlib.sha256("\n".join(shapes).encode())
+    for some in values:
+        digest.update(some.tobytes())
     return digest.hexdigest()
 
 
 def _some(tensor: Tensor) -> Tensor:
     """A few elements that are spread over the tensor."""
-    flat = tensor.reshape(-1)
-    step = max(1, flat.numel() // _ELEMENTS)
-    return flat[: _ELEMENTS * step : step].double().cpu()
+    elements = tensor.numel()
+    step = max(1, elements // _ELEMENTS)
+    tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
+    return tensor.as_strided((min(elements, _ELEMENTS),), (step,), tensor.storage_offset())
 
 
 class Correction:

@@ -80,7 +80,9 @@ class Moderated(NamedTuple):
     error: Tensor
 
 
-def moderated(var: Tensor, squares: Tensor, freedom: int, together: bool = True) -> Moderated:
+def moderated(
+    var: Tensor, squares: Tensor | None, freedom: int, together: bool = True
+) -> Moderated:
     """Steady variances by what outputs and batch elements have in common.
 
     With ``l = log var``, written as ``l_bk = c + r_b + k_k + i_bk``: an average, a term for every batch
@@ -90,21 +92,24 @@ def moderated(var: Tensor, squares: Tensor, freedom: int, together: bool = True)
 
     A single variance has the chance ``ψ′(d/2)``. Two outputs of a batch element share ``ρ²`` of it, ``ρ``
     being their correlation; batch elements are independent. So ``n`` is ``ψ′ (ρ² + (1 - ρ²)/K)`` for ``r``,
-    ``ψ′ (1 - ρ²)/B`` for ``k`` and ``ψ′ (1 - ρ²)`` for ``i``, with the average ``ρ²`` of all pairs.
+    ``ψ′ (1 - ρ²)/B`` for ``k`` and ``ψ′ (1 - ρ²)`` for ``i``, with the average ``ρ²`` of all pairs. One
+    degree of freedom, from two draws, has nothing to say of correlations. Then all that is seen of ``i`` is
+    taken for chance, as far as chance can do it, and tells ``1 - ρ²``.
 
     Args:
         var: ``(batch, outputs)``, sampled.
-        squares: the sum of all ``ρ²`` of a batch element's outputs, each with itself too, ``(batch,)``.
-        freedom: their degrees of freedom ``d``, at least 2.
+        squares: the sum of all ``ρ²`` of a batch element's outputs, each with itself too, ``(batch,)``; None
+            of two draws.
+        freedom: their degrees of freedom ``d``.
         together: whether batch elements are independent; else each is treated by itself.
 
     Returns:
         What to scale deviations with, and what is left of chance.
     """
     if not together:
-        each = zip(var.split(1), squares.split(1), strict=True)
-        alone = [moderated(*one, freedom) for one in each]
-        return Moderated(*(torch.cat(parts) for parts in zip(*alone, strict=True)))
+        parts = [None] * len(var) if squares is None else squares.split(1)
+        alone = [moderated(*one, freedom) for one in zip(var.split(1), parts, strict=True)]
+        return Moderated(*(torch.cat(values) for values in zip(*alone, strict=True)))
     bias, chance = _logarithm(freedom)
     usable = (var > 0) & var.isfinite()
     height, width = (int(usable.any(dim).sum()) for dim in (1, 0))
@@ -116,7 +121,11 @@ def moderated(var: Tensor, squares: Tensor, freedom: int, together: bool = True)
     columns = mean(logs - average - rows, (0,))
     rest = logs - average - rows - columns
     rest = rest if all_usable else torch.where(usable, rest, 0)
-    shared = _shared(squares, usable, freedom)
+    if squares is None:
+        degrees = max(1, (height - 1) * (width - 1))
+        shared = max(0.0, 1 - float(rest.square().sum()) / (degrees * chance))
+    else:
+        shared = _shared(squares, usable, freedom)
     across, along = 1 - 1 / max(1, height), 1 - 1 / max(1, width)
     terms = (
         _Terms.drawn(rows, chance * (shared + (1 - shared) / max(1, width)), height - 1),

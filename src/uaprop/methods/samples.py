@@ -84,10 +84,10 @@ def samples(
     group = 2 if antithetic else 1
     if samples % group or samples < 2 * group:
         raise ValueError(f"antithetic draws come in pairs, two at least; samples={samples}")
-    if moderated and (antithetic or samples < 3):
+    if moderated and antithetic:
         raise ValueError(
-            f"moderated=True needs three draws that are independent; samples={samples}, "
-            f"antithetic={antithetic}. For a precise mean take centred=True."
+            "moderated=True needs draws that are independent, and antithetic ones are not; for a "
+            "precise mean take centred=True"
         )
     arguments = Arguments(args, kwargs)
     elements = sum(x.numel() for x in arguments.gaussians)
