@@ -199,7 +199,7 @@ def test_correlations_of_draws_are_those_of_their_covariance(samples: int, vecto
     total = Accumulator()
     total.add(draws)
     assert (total.products is None) == (samples < 20)
-    mean = total.u / samples
+    mean = total.moments()[0]
     found = total._squared_correlations(mean, 1.0)
     dense = total._covariance(mean, 1.0)
     wanted = squared_correlations(dense if dense.ndim == 3 else dense.unsqueeze(0))

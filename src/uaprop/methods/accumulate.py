@@ -11,7 +11,6 @@ from torch import Tensor
 from ..covariance import Finished
 from ..covariance.base import per_batch_element
 from ..gaussian import Gaussian
-from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
 from .pooling import Moderated, moderated, normal_error, squared_correlations
 
@@ -42,6 +41,7 @@ class Accumulator:
         self.seen = False
         self.dtype = torch.float64
         self.pivot = self.u = self.q = self.uu = self.uq = self.qq = torch.zeros(())
+        self.first: Tensor | None = None  # offsets of the only single draws so far, without sums
         self.products: Tensor | None = None
         self.group_products: Tensor | None = None
         self.waiting: list[Tensor] = []  # offsets that the products are still to be taken of
@@ -66,21 +66,37 @@ class Accumulator:
         if self.count == 0:
             self.dtype, self.pivot = draws.dtype, values[0]
         offsets = values - self.pivot
+        if self.count == 0 and self.group == 1:
+            self.count, self.first = len(offsets), offsets
+            self._keep(offsets)
+            return
+        if self.first is not None:
+            self._sum(self.first, self.first.square())
+            self.first = None
         u, q = offsets, offsets.square()
         if self.group > 1:
             u, q = (each.unflatten(0, (-1, self.group)).mean(1) for each in (u, q))
         self.count += len(u)
+        self._sum(u, q)
+        if self._keep(offsets) and self.group > 1:
+            self.group_products = _products(_per_draw(u), self.group_products)
+
+    def _sum(self, u: Tensor, q: Tensor) -> None:
         self.u, self.q = self.u + u.sum(0), self.q + q.sum(0)
         self.uu = self.uu + u.square().sum(0)
         self.uq = self.uq + (u * q).sum(0)
         self.qq = self.qq + q.square().sum(0)
+
+    def _keep(self, offsets: Tensor) -> bool:
+        """Keep draws for a dense covariance, unless that would be too large."""
         flat = _per_draw(offsets)
-        if flat[0].numel() * flat.shape[-1] <= _DENSE_ELEMENTS:
-            self.waiting.append(flat)
-            if sum(map(len, self.waiting)) > flat.shape[-1]:  # as large as the products
-                self._multiply()
-            if self.group > 1:
-                self.group_products = _products(_per_draw(u), self.group_products)
+        elements = flat.shape[-1]
+        if flat.shape[1:].numel() * elements > _DENSE_ELEMENTS:
+            return False
+        self.waiting.append(flat)
+        if sum(map(len, self.waiting)) > elements:  # as large as the products
+            self._multiply()
+        return True
 
     def _multiply(self) -> None:
         for flat in self.waiting:
@@ -101,15 +117,15 @@ class Accumulator:
         if self.count == 0:
             return self.constant
         n = self.count
-        u, q = self.u / n, self.q / n
-        mean_var = (self.uu / n - u.square()).clamp_min(0) / (n - 1)  # of the mean
+        u, of_groups, second, spread = self.moments()
+        mean_var = of_groups / (n - 1)  # of the mean
         correction = 0.0 if self.centred else 1.0
-        var = (q - u.square() + correction * mean_var).clamp_min(0)
-        # of q - 2 ū u, whose average is what the variance estimates
-        spread = self.qq / n - q.square() - 4 * u * (self.uq / n - u * q)
-        spread = (spread + 4 * u.square() * (self.uu / n - u.square())).clamp_min(0)
-        std = root(var)
-        std_error = root(spread / (n - 1)) / (2 * std).clamp_min(torch.finfo(torch.float64).tiny)
+        var = second.add(mean_var, alpha=correction)
+        if n == 2 and self.group == 1:  # two draws are equally far from their mean: nothing to tell it by
+            std_error = var.sqrt() * normal_error(1) ** 0.5
+        else:
+            least = torch.finfo(torch.float64).tiny
+            std_error = (spread / (4 * (n - 1)) / var.clamp_min(least)).sqrt()
         dense = scale = None
         if self.products is not None or self.waiting:
             centre = per_batch_element(u)
@@ -120,13 +136,34 @@ class Accumulator:
                 found = moderated(by_element, squares, n - 1, together)
                 var, std_error, scale = _moderate(var, std_error, found, n - 1)
             dense = partial(self._dense, centre, correction, scale)
-        error = StandardError(root(mean_var).to(self.dtype), std_error.to(self.dtype))
+        error = StandardError(mean_var.sqrt().to(self.dtype), std_error.to(self.dtype))
         value = Gaussian.from_covariance(
             (self.pivot + u).to(self.dtype), Finished(var.to(self.dtype), dense)
         )
         return value.with_provenance(
             Provenance(told.method, told.options, told.reason, standard_error=error)
         )
+
+    def moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``ū``, the variance of ``u``, ``q̄ - ū²``, and the variance of ``q - 2 ū u``.
+
+        The average of the last is what the variance estimates, but for ``ū²``. Of single draws it is
+        ``(d - d̄)² - d̄²``.
+
+        Returns:
+            Tensors of a draw's shape; variances are averages over all groups.
+        """
+        if self.first is not None:
+            u = self.first.mean(0)
+            squares = (self.first - u).square()
+            second = squares.mean(0)
+            return u, second, second, (squares - second).square().mean(0)
+        n = self.count
+        u, q = self.u / n, self.q / n
+        square = u.square()
+        of_groups = self.uu / n - square
+        spread = self.qq / n - q.square() - 4 * u * (self.uq / n - u * q) + 4 * square * of_groups
+        return u, of_groups.clamp_min(0), (q - square).clamp_min(0), spread.clamp_min(0)
 
     def _squared_correlations(self, u: Tensor, correction: float) -> Tensor:
         """The sum of them in each batch element, ``(batch,)``; of few draws without the covariance."""
@@ -177,13 +214,13 @@ def _moderate(
     """
     scale, own, left = (part.reshape(var.shape) for part in found)
     varies = var > 0
-    relative = torch.where(varies, error.square() / torch.where(varies, var, 1), 0)
+    relative = torch.where(varies, error.square() / var, 0)
     typical = relative.sum() / varies.sum().clamp_min(1)
     typical = typical.clamp_min(normal_error(freedom))
     weight = own * freedom / (freedom + 96 / 9)
     relative = left * (weight * relative + (1 - weight) * typical)
     var = var * scale.square()
-    return var, root(var * relative), scale
+    return var, (var * relative).sqrt(), scale
 
 
 def _per_draw(draws: Tensor) -> Tensor:

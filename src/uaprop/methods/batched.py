@@ -108,9 +108,9 @@ class Batched:
             answer = self.function(*(stack.flatten(0, 1) for stack in _copies(draws)))
         except Exception:
             return None  # a real error will come up again, draw by draw
-        leaves, spec = pytree.tree_flatten(answer)
         assert self.batch is not None
         size = count * self.batch
+        leaves, spec = pytree.tree_flatten(answer)
         self._spec = spec if self._spec is None else self._spec
         if spec != self._spec or not all(t.ndim and len(t) == size for t in _tensors(leaves)):
             return None

@@ -13,7 +13,7 @@ variances, 2004, have one level where these have three.)
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -107,20 +107,27 @@ def moderated(
         What to scale deviations with, and what is left of chance.
     """
     if not together:
-        parts = [None] * len(var) if squares is None else squares.split(1)
-        alone = [moderated(*one, freedom) for one in zip(var.split(1), parts, strict=True)]
+        own_squares = [None] * len(var) if squares is None else squares.split(1)
+        alone = [moderated(*one, freedom) for one in zip(var.split(1), own_squares, strict=True)]
         return Moderated(*(torch.cat(values) for values in zip(*alone, strict=True)))
     bias, chance = _logarithm(freedom)
-    usable = (var > 0) & var.isfinite()
-    height, width = (int(usable.any(dim).sum()) for dim in (1, 0))
+    usable = (var > 0) & (var < torch.inf)
     all_usable = bool(usable.all())
-    mean = _mean if all_usable else partial(_mean_of, usable)
-    logs = (var if all_usable else torch.where(usable, var, 1)).log()
-    average = mean(logs, (0, 1))
-    rows = mean(logs - average, (1,))
-    columns = mean(logs - average - rows, (0,))
-    rest = logs - average - rows - columns
-    rest = rest if all_usable else torch.where(usable, rest, 0)
+    if all_usable:
+        height, width = var.shape
+        logs = var.log()
+        rows, columns = logs.mean(1, keepdim=True), logs.mean(0, keepdim=True)
+        average = rows.mean()
+        columns = columns - average
+        rest = logs - rows - columns
+        rows = rows - average
+    else:
+        height, width = (int(usable.any(dim).sum()) for dim in (1, 0))
+        logs = torch.where(usable, var, 1).log()
+        average = _mean_of(usable, logs, (0, 1))
+        rows = _mean_of(usable, logs - average, (1,))
+        columns = _mean_of(usable, logs - average - rows, (0,))
+        rest = torch.where(usable, logs - average - rows - columns, 0)
     if squares is None:
         degrees = max(1, (height - 1) * (width - 1))
         shared = max(0.0, 1 - float(rest.square().sum()) / (degrees * chance))
@@ -140,9 +147,11 @@ def moderated(
         1.0, (average_own + sum(w * w * n for w, n in zip(kept, parts, strict=True))) / chance
     )
     # An average of logarithms is too small by the bias; a variance by itself is right as it is.
-    shift = -rows * terms[0].shrink - columns * terms[1].shrink - rest * terms[2].shrink
-    shift = shift - (1 - own) * bias
-    scale = torch.exp(shift / 2)
+    shift = rest * -terms[2].shrink - (1 - own) * bias
+    for term in terms[:2]:
+        if term.shrink > 0:
+            shift = shift.sub_(term.values, alpha=term.shrink)
+    scale = shift.div_(2).exp_()
     scale = scale if all_usable else torch.where(usable, scale, 1)
     left = average_own + sum(w * n for w, n in zip(kept, parts, strict=True))
     error = torch.full_like(scale, left / chance)
@@ -172,7 +181,7 @@ class _Terms(NamedTuple):
         """With ``p`` degrees of freedom among them."""
         if freedom < _FEWEST - 1:
             return cls(values, chance, 0.0, freedom - 2)
-        total = float(values.square().sum())
+        total = float(torch.linalg.vector_norm(values)) ** 2
         shrink = min(1.0, (freedom - 2) * chance / total) if total > 0 else 1.0
         return cls(values, chance, 0.0 if shrink < _ALIKE else shrink, freedom - 2)
 
@@ -195,10 +204,6 @@ def _logarithm(freedom: int) -> tuple[float, float]:
     """Bias and variance of the logarithm of a variance's estimate, ``χ²_d/d``."""
     half = torch.tensor(freedom / 2, dtype=torch.float64)
     return float(torch.digamma(half) - half.log()), float(torch.polygamma(1, half))
-
-
-def _mean(values: Tensor, dim: tuple[int, ...]) -> Tensor:
-    return values.mean(dim, keepdim=True)
 
 
 def _mean_of(usable: Tensor, values: Tensor, dim: tuple[int, ...]) -> Tensor:

@@ -47,7 +47,7 @@ def is_rowwise(model: Any) -> bool:
     if not isinstance(model, nn.Module) or _is_changed(model):
         return False
     if kind is nn.Sequential:
-        return all(is_rowwise(layer) for layer in model.children())
+        return all(map(is_rowwise, model._modules.values()))
     if isinstance(model, nn.Flatten):
         return kind is nn.Flatten and model.start_dim == 1
     if kind in _NORMS:  # by fixed statistics

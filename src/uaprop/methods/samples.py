@@ -172,7 +172,8 @@ class Stream:
         """Shift the next ``count`` draws to have the mean exactly zero and the same covariance."""
         self._make(count)
         for ahead in self.waiting:
-            ahead[:count] = centred(ahead[:count])
+            next_ones = ahead[:count]
+            next_ones.sub_(next_ones.mean(0)).mul_(_widened(count))
 
     @torch.no_grad()
     def _make(self, count: int) -> None:
@@ -198,5 +199,9 @@ class Stream:
 
 def centred(deviations: Tensor) -> Tensor:
     """Deviations shifted to have the mean exactly zero, with the same expected covariance."""
-    count = len(deviations)
-    return (deviations - deviations.mean(0)).mul_((count / (count - 1)) ** 0.5)
+    return (deviations - deviations.mean(0)).mul_(_widened(len(deviations)))
+
+
+def _widened(count: int) -> float:
+    """By what to multiply as many draws, less their mean, to have their covariance."""
+    return (count / (count - 1)) ** 0.5

@@ -50,7 +50,10 @@ class Swift:
         copies = [value.clone() for value in values]  # it may write to them, and then fail
         try:
             with self._mode:
-                return pytree.tree_map_only(Tensor, _usual, self.function(*copies))
+                answer = self.function(*copies)
+                if isinstance(answer, Tensor):
+                    return _usual(answer)
+                return pytree.tree_map_only(Tensor, _usual, answer)
         except RuntimeError:
             self._mode = None
             return self.function(*values)
