@@ -205,8 +205,9 @@ class Clock:
     without what other programs take. Whatever else slows the machine slows both alike.
     """
 
-    SHORT = 0.05  # seconds of forward passes between two runs
-    LEAST, MOST = 3, 25  # runs
+    SHORT = 0.05  # seconds of forward passes between two measurements
+    QUICK = 0.01  # seconds; what takes less is run several times in a row, as the passes are
+    LEAST, MOST = 3, 25  # measurements
 
     def __init__(self, forward: Callable[[], Any], budget: float) -> None:
         self.forward = forward
@@ -216,14 +217,16 @@ class Clock:
         self.count = max(1, math.ceil(self.SHORT / self._seconds(forward)))
 
     def cost(self, run: Callable[[], Any]) -> dict[str, float]:
-        """The median over several runs of its time in passes, those before and after it."""
+        """The median over several measurements of its time in passes, those before and after it."""
         ratios: list[float] = []
         seconds: list[float] = []
+        once = self._seconds(run)
+        count = max(1, math.ceil(self.QUICK / once)) if once < self.QUICK else 1
         before = self._pass()
         while len(seconds) < self.LEAST or (
-            len(seconds) < self.MOST and sum(seconds) < self.budget
+            len(seconds) < self.MOST and count * sum(seconds) < self.budget
         ):
-            seconds.append(self._seconds(run))
+            seconds.append(self._seconds(run, count))
             after = self._pass()
             ratios.append(2 * seconds[-1] / (before + after))
             before = after

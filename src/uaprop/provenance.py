@@ -32,7 +32,7 @@ class Provenance:
         entrance: how the model was run, if not by calling it: captured as a graph, and why.
         linearised: operations without a rule that were replaced by their derivative at the mean, with
             the module that called them; see ``unsupported=`` of :func:`~uaprop.propagate`.
-        standard_error: of mean and standard deviation, if the method knows it.
+        standard_error: of mean and standard deviation, if the method knows it; or a function that gives it.
         shares: for every Gaussian input a function that gives the part of an output's variance that each of
             its elements causes; empty if the method does not say.
     """
@@ -42,7 +42,9 @@ class Provenance:
     reason: str = ""
     entrance: str = ""
     linearised: tuple[str, ...] = ()
-    standard_error: StandardError | None = field(default=None, repr=False)
+    standard_error: StandardError | Callable[[], StandardError] | None = field(
+        default=None, repr=False
+    )
     shares: tuple[Callable[[int, int | None], Tensor], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
@@ -81,7 +83,8 @@ class Explained:
             raise ValueError(
                 f'{name} comes without standard errors; method="hybrid" and "samples" have them'
             )
-        return told.standard_error
+        error = told.standard_error
+        return error if isinstance(error, StandardError) else error()
 
     def attribution(self, output: int, input: int = 0) -> Tensor:
         """The part of one output's variance that each input element's noise causes.

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal
+from ..dispatch import admit
 from ..dispatch.functions import plain_function
 from ..dispatch.spellings import name_of
 from ..dispatch.watch import Event, Watch
@@ -47,6 +48,7 @@ def coverage(
         TypeError: if no input can be random.
     """
     arguments = _random(example_inputs, example_kwargs)
+    admit(model)
     args, kwargs = arguments.filled(arguments.gaussians)
     with torch.no_grad(), Watch(record=True, stand_in=_stand_in) as watch:
 

@@ -16,7 +16,7 @@ from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Select
 from ..numerics.kernel import Kernel
 from ..numerics.maximum import larger
-from ..numerics.moments import root
+from ..numerics.moments import root, untracked
 from .base import Covariance, Result, per_batch_element, rearranged
 from .postponed import Postponed, passed
 
@@ -53,7 +53,8 @@ class Diagonal(Covariance):
 
     def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
         """Independent normal draws."""
-        std = root(self.var)
+        var = self.var
+        std = var.sqrt() if untracked(var) else root(var)
         noise = torch.randn(
             (count, *std.shape), dtype=std.dtype, device=std.device, generator=generator
         )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..kinds import Linear, Rows
-from ..numerics.autocast import outside_autocast
+from ..numerics.autocast import is_autocast, outside_autocast
 from ..numerics.moments import HALF, is_for_inductor, untracked
 from .stacked import across
 
@@ -54,11 +54,14 @@ class Postponed:
         self._given = var
         self._versions = self._now()
 
-    def _now(self) -> list[int | None]:
+    def _now(self) -> tuple[int | None, int | None] | None:
         if torch.compiler.is_compiling():  # where nothing is written to in place
-            return []
-        tensors = (self._given, self._rows.weight)
-        return [None if t.is_inference() else t._version for t in tensors]
+            return None
+        given, weight = self._given, self._rows.weight
+        return (
+            None if given.is_inference() else given._version,
+            None if weight.is_inference() else weight._version,
+        )
 
     def value(self) -> Tensor:
         """The variances."""
@@ -79,8 +82,10 @@ class Postponed:
                 "a weight or a variance was written to in place between a convolution and the first use "
                 "of the convolution's variances; replace it instead, or ask for y.var before"
             )
-        with torch.no_grad(), outside_autocast():
-            return self._through(factor)
+        if torch.is_grad_enabled() or is_autocast():
+            with torch.no_grad(), outside_autocast():
+                return self._through(factor)
+        return self._through(factor)
 
     def _through(self, factor: Tensor | None) -> Tensor:
         return self._rows.rescaled(self._given, factor)

@@ -239,15 +239,14 @@ def _selected(kind: Select, result: Any, wrap: Wrap) -> Any:
 
 
 def _link(value: Handle, parent: Any, cut: Callable[[Tensor], Tensor]) -> None:
-    """Make the value a view of its parent if torch made its mean one, or would have."""
+    """Make the value a view of its parent if torch made its mean one, or may have done elsewhere."""
     loc: Tensor = parent.loc
-    if not _aliases(value.loc, loc):
-        if not is_rearranged(loc):
-            return
+    linked = _aliases(value.loc, loc)
+    if not linked and is_rearranged(loc):
         elsewhere = torch.empty_like(loc, memory_format=torch.contiguous_format)
-        if not _aliases(cut(elsewhere), elsewhere):
-            return
-    value.become_view(parent, cut)
+        linked = _aliases(cut(elsewhere), elsewhere)
+    if linked:
+        value.become_view(parent, cut)
 
 
 def _aliases(part: Tensor, whole: Tensor) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..kinds import Elementwise, Linear, Random, Select
 from ..numerics.autocast import is_autocast, outside_autocast
+from ..numerics.layout import insist_on_usual
 
 __all__ = ["Handle"]
 
@@ -186,6 +187,7 @@ class Handle(Random):
         if parent._view is not None:
             parent._refresh(parent._view)
         if parent._version != view.version:
+            insist_on_usual()
             view.version = parent._version
             self._loc, self._cov = type(parent._cov).through(Select((parent,), view.cut))
             self._version += 1
@@ -219,6 +221,7 @@ class Handle(Random):
             )
         view = self._view
         if view is not None:
+            insist_on_usual()
             self._refresh(view)
         self._loc, self._cov, self._later = loc, cov, None
         self._version += 1

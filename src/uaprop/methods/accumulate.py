@@ -117,26 +117,21 @@ class Accumulator:
         if self.count == 0:
             return self.constant
         n = self.count
-        u, of_groups, second, spread = self.moments()
+        u, of_groups, second = self.moments()
         mean_var = of_groups / (n - 1)  # of the mean
         correction = 0.0 if self.centred else 1.0
         var = second.add(mean_var, alpha=correction)
-        if n == 2 and self.group == 1:  # two draws are equally far from their mean: nothing to tell it by
-            std_error = var.sqrt() * normal_error(1) ** 0.5
-        else:
-            least = torch.finfo(torch.float64).tiny
-            std_error = (spread / (4 * (n - 1)) / var.clamp_min(least)).sqrt()
-        dense = scale = None
+        dense = found = None
+        sampled = var
         if self.products is not None or self.waiting:
             centre = per_batch_element(u)
             if moderate:
                 squares = self._squared_correlations(centre, correction) if n > 2 else None
                 batch = len(centre) if centre.ndim > 1 else 1
-                by_element = var.reshape(batch, -1)
-                found = moderated(by_element, squares, n - 1, together)
-                var, std_error, scale = _moderate(var, std_error, found, n - 1)
-            dense = partial(self._dense, centre, correction, scale)
-        error = StandardError(mean_var.sqrt().to(self.dtype), std_error.to(self.dtype))
+                found = moderated(var.reshape(batch, -1), squares, n - 1, together)
+                var = var * found.scale.reshape(var.shape).square()
+            dense = partial(self._dense, centre, correction, None if found is None else found.scale)
+        error = partial(self._error, u, mean_var, sampled, found)
         value = Gaussian.from_covariance(
             (self.pivot + u).to(self.dtype), Finished(var.to(self.dtype), dense)
         )
@@ -144,38 +139,51 @@ class Accumulator:
             Provenance(told.method, told.options, told.reason, standard_error=error)
         )
 
-    def moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``ū``, the variance of ``u``, ``q̄ - ū²``, and the variance of ``q - 2 ū u``.
-
-        The average of the last is what the variance estimates, but for ``ū²``. Of single draws it is
-        ``(d - d̄)² - d̄²``.
-
-        Returns:
-            Tensors of a draw's shape; variances are averages over all groups.
-        """
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``ū``, the variance of ``u`` and ``q̄ - ū²``, averages over all groups."""
         if self.first is not None:
             u = self.first.mean(0)
-            squares = (self.first - u).square()
-            second = squares.mean(0)
-            return u, second, second, (squares - second).square().mean(0)
+            second = (self.first - u).square().mean(0)
+            return u, second, second
         n = self.count
-        u, q = self.u / n, self.q / n
+        u = self.u / n
         square = u.square()
-        of_groups = self.uu / n - square
-        spread = self.qq / n - q.square() - 4 * u * (self.uq / n - u * q) + 4 * square * of_groups
-        return u, of_groups.clamp_min(0), (q - square).clamp_min(0), spread.clamp_min(0)
+        return u, (self.uu / n - square).clamp_min(0), (self.q / n - square).clamp_min(0)
+
+    def _spread(self, u: Tensor) -> Tensor:
+        """The variance of ``q - 2 ū u``, whose average is what the variance estimates, but for ``ū²``."""
+        if self.first is not None:
+            squares = (self.first - u).square()
+            return (squares - squares.mean(0)).square().mean(0)
+        n = self.count
+        q, square = self.q / n, u.square()
+        spread = self.qq / n - q.square() - 4 * u * (self.uq / n - u * q)
+        return (spread + 4 * square * (self.uu / n - square)).clamp_min(0)
+
+    def _error(
+        self, u: Tensor, mean_var: Tensor, var: Tensor, found: Moderated | None
+    ) -> StandardError:
+        """The standard errors of the means and of the roots of ``var``, which may have been moderated."""
+        n = self.count
+        if n == 2 and self.group == 1:  # equally far from their mean: nothing to tell it by
+            std_error = var.sqrt() * normal_error(1) ** 0.5
+        else:
+            least = torch.finfo(torch.float64).tiny
+            std_error = (self._spread(u) / (4 * (n - 1)) / var.clamp_min(least)).sqrt()
+        if found is not None:
+            std_error = _steadied(var, std_error, found, n - 1)
+        return StandardError(mean_var.sqrt().to(self.dtype), std_error.to(self.dtype))
 
     def _squared_correlations(self, u: Tensor, correction: float) -> Tensor:
         """The sum of them in each batch element, ``(batch,)``; of few draws without the covariance."""
         if self.products is not None:
             dense = self._covariance(u, correction)
             return squared_correlations(dense if dense.ndim == 3 else dense.unsqueeze(0))
-        draws = torch.cat(self.waiting) - u
-        draws = draws if draws.ndim == 3 else draws.unsqueeze(1)
-        spread = draws.square().sum(0)
-        known = (spread > 0) & spread.isfinite()
-        unit = torch.where(known, draws * torch.where(known, spread, 1).rsqrt(), 0)
-        return torch.einsum("nbk,mbk->bnm", unit, unit).square().sum((1, 2))
+        draws = torch.cat(self.waiting) - u if len(self.waiting) > 1 else self.waiting[0] - u
+        draws = draws.movedim(0, -2) if draws.ndim == 3 else draws.unsqueeze(0)
+        unit = draws * draws.square().sum(1, keepdim=True).rsqrt()
+        unit = unit.nan_to_num_(0, 0, 0)  # what does not vary, or is no number, is not counted
+        return (unit @ unit.mT).square().sum((1, 2))
 
     def _dense(self, u: Tensor, correction: float, scale: Tensor | None) -> Tensor:
         """The covariance, each deviation times its scale if there is one."""
@@ -200,27 +208,24 @@ class Accumulator:
         return dense if self.group_products is None else dense + of_mean * self.group_products
 
 
-def _moderate(
-    var: Tensor, error: Tensor, found: Moderated, freedom: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Steadied variances, the errors of their roots, and what deviations were scaled by.
+def _steadied(var: Tensor, error: Tensor, found: Moderated, freedom: int) -> Tensor:
+    """The errors of moderated variances' roots, from the variances as sampled and the errors of theirs.
 
     Errors estimated from few draws are rougher than the variances: a fourth moment of ``d`` normal draws
     has the relative variance ``(105 - 9)/9/d``. So their squares, relative ones, are drawn towards the
     average in that proportion as well, which is at least a normal output's.
 
     Returns:
-        All three, shaped like the variances.
+        Shaped like the variances.
     """
-    scale, own, left = (part.reshape(var.shape) for part in found)
+    scale, own, left = (part.reshape(var.shape) for part in (found.scale, *found.left()))
     varies = var > 0
     relative = torch.where(varies, error.square() / var, 0)
     typical = relative.sum() / varies.sum().clamp_min(1)
     typical = typical.clamp_min(normal_error(freedom))
     weight = own * freedom / (freedom + 96 / 9)
     relative = left * (weight * relative + (1 - weight) * typical)
-    var = var * scale.square()
-    return var, (var * relative).sqrt(), scale
+    return scale * (var * relative).sqrt()
 
 
 def _per_draw(draws: Tensor) -> Tensor:

@@ -11,12 +11,12 @@ from ..covariance import Diagonal
 from ..covariance.calibrated import Calibrated
 from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
-from ..numerics.layout import channels_last, usual
+from ..numerics.layout import usual
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
 from .arguments import Arguments, mapped
 from .calibration import Calibration, Correction, at_the_end, fingerprint
-from .diagonal import check_independent, settle
+from .diagonal import check_independent, quickly, settle
 
 __all__ = ["calibrated", "check_calibration"]
 
@@ -50,26 +50,26 @@ def calibrated(
         check_calibration(calibration, model)
     arguments = Arguments(args, kwargs)
     check_independent("calibrated", arguments)
-    tally = Correction(calibration)
-    random = [
-        Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally)) for x in arguments.gaussians
-    ]
     told = Provenance("calibrated", {"calibration": calibration})
 
     def plain(value: Gaussian) -> Gaussian:
         cov = Diagonal(usual(value.cov.var))
         return Gaussian.from_covariance(usual(value.loc), cov).with_provenance(told)
 
-    with (
-        variances_in(var_dtype),
-        postponing(),
-        channels_last(*(x.loc for x in arguments.gaussians)),
-    ):
-        answer = arguments.run(model, random)
-        settle(answer)
+    def run() -> Any:
+        tally = Correction(calibration)
+        random = [
+            Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally))
+            for x in arguments.gaussians
+        ]
+        with variances_in(var_dtype), postponing():
+            answer = arguments.run(model, random)
+            settle(answer)
         answer = mapped(plain, mapped(at_the_end, answer))
-    tally.finish()
-    return answer
+        tally.finish()
+        return answer
+
+    return quickly(model, run, arguments)
 
 
 def check_calibration(calibration: Any, model: Callable[..., Any]) -> None:

@@ -164,8 +164,8 @@ class Correction:
         if self.misfit:
             return var
         factor, law = channelwise(factors[number].to(var), var), self.calibration.laws[number]
-        level = self.levels.of(var) if number == 0 or law.slope else None
-        factor = levelled(factor, var.ndim, level, law.slope, *law.levels)
+        if number == 0 or law.slope:
+            factor = levelled(factor, var.ndim, self.levels.of(var), law.slope, *law.levels)
         return var * curved(factor, x.loc, *law.curve)
 
     def finish(self) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from ..dispatch import admit
 from ..dispatch.graph import CapturedModel, ran_into
 from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
@@ -42,7 +41,6 @@ def either_way(
         UnsupportedOperation: if an operation has no rule, or the model can be entered neither way.
         Exception: the model's own error, if it fails on plain tensors too.
     """
-    admit(model)
     if isinstance(model, ExportedProgram):
         return run(CapturedModel(model)), "a program of torch.export"
     try:

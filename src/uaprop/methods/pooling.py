@@ -13,6 +13,7 @@ variances, 2004, have one level where these have three.)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -68,16 +69,13 @@ class Moderated(NamedTuple):
     """Steadied variances.
 
     Attributes:
-        scale: what to multiply the standard deviations with.
-        own: the part of a variance's own chance that is still in it, between 0 and 1.
-        error: the squared error that is left, as a part of what it was.
-
-    All are ``(batch, outputs)``.
+        scale: what to multiply the standard deviations with, ``(batch, outputs)``.
+        left: gives, for who asks, the part of a variance's own chance that is still in it, between 0 and 1;
+            and the squared error that is left, as a part of what it was; both ``(batch, outputs)``.
     """
 
     scale: Tensor
-    own: Tensor
-    error: Tensor
+    left: Callable[[], tuple[Tensor, Tensor]]
 
 
 def moderated(
@@ -109,7 +107,7 @@ def moderated(
     if not together:
         own_squares = [None] * len(var) if squares is None else squares.split(1)
         alone = [moderated(*one, freedom) for one in zip(var.split(1), own_squares, strict=True)]
-        return Moderated(*(torch.cat(values) for values in zip(*alone, strict=True)))
+        return _joined(alone)
     bias, chance = _logarithm(freedom)
     usable = (var > 0) & (var < torch.inf)
     all_usable = bool(usable.all())
@@ -153,12 +151,26 @@ def moderated(
             shift = shift.sub_(term.values, alpha=term.shrink)
     scale = shift.div_(2).exp_()
     scale = scale if all_usable else torch.where(usable, scale, 1)
-    left = average_own + sum(w * n for w, n in zip(kept, parts, strict=True))
-    error = torch.full_like(scale, left / chance)
-    for term in terms:
-        if term.shrink > 0:
-            error += term.doubt() / chance
-    return Moderated(scale, torch.full_like(scale, own), error)
+
+    def left() -> tuple[Tensor, Tensor]:
+        least = average_own + sum(w * n for w, n in zip(kept, parts, strict=True))
+        error = torch.full_like(scale, least / chance)
+        for term in terms:
+            if term.shrink > 0:
+                error += term.doubt() / chance
+        return torch.full_like(scale, own), error
+
+    return Moderated(scale, left)
+
+
+def _joined(alone: Sequence[Moderated]) -> Moderated:
+    """Batch elements that were steadied by themselves."""
+
+    def left() -> tuple[Tensor, Tensor]:
+        own, error = zip(*(one.left() for one in alone), strict=True)
+        return torch.cat(own), torch.cat(error)
+
+    return Moderated(torch.cat([one.scale for one in alone]), left)
 
 
 class _Terms(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from ..dispatch import admit
 from ..dispatch.watch import Watch
 from ..numerics.autocast import outside_autocast
 from ..numerics.memory import keep_freed
@@ -161,6 +162,8 @@ def carried(
     """What :func:`propagate` answers, from arguments and options that were checked."""
     refuse_transforms(method)
     keep_freed()
+    if method != "samples":  # which needs no rules
+        admit(model)
     args, kwargs = arguments.filled(arguments.gaussians)
     quick = method in ("diagonal", "calibrated")  # they change nothing that others see
     turn: AbstractContextManager[Any] = nullcontext() if quick else one_at_a_time

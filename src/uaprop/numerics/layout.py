@@ -1,27 +1,36 @@
 """Pictures with their channels last in memory, as processors convolve them fastest.
 
-A convolution rearranges pictures of the usual layout before and after. Inside ``with channels_last():`` they
-are rearranged once, for their first convolution, and stay so: whatever follows keeps the layout of its input.
-Only values are, without gradients. Nothing is computed otherwise but for rounding, and whoever enters this
-gives the answer back in the usual layout (:func:`usual`).
+A convolution rearranges pictures of the usual layout before and after. Inside of :func:`fastest` they are
+rearranged once, for their first convolution, and stay so: whatever follows keeps the layout of its input.
+Only values are, without gradients. Nothing is computed otherwise but for rounding, and answers are given back
+in the usual layout (:func:`usual`).
 
-What would be a view of a picture may be a copy now. Gaussians know views of their own, and are told by
-:func:`is_rearranged`.
+But what would be a view of a picture may be a copy now, or the other way round. That matters as soon as one
+of them is written to; then everything is computed once more, in the usual layout.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from .moments import in_memory, untracked
 
-__all__ = ["channels_last", "has_channels_last", "is_rearranged", "rearranged", "usual"]
+__all__ = [
+    "fastest",
+    "has_channels_last",
+    "insist_on_usual",
+    "is_rearranged",
+    "rearranged",
+    "usual",
+]
 
+T = TypeVar("T")
 _DTYPES = (torch.float32, torch.bfloat16)  # what processors have convolutions of this layout for
 
 
@@ -32,15 +41,43 @@ class _Here(threading.local):
 _here = _Here()
 
 
+class _Rearranged(RuntimeError):
+    """Something depends on where elements are in memory."""
+
+
+def fastest(run: Callable[[], T], *inputs: Tensor) -> T:
+    """``run()``, with pictures rearranged in this thread if that is to no one's harm.
+
+    Args:
+        run: may be called twice.
+        *inputs: of the computation; if one of them has channels last by itself, nothing is rearranged.
+
+    Returns:
+        What ``run`` returns.
+    """
+    if in_memory(*inputs) and not any(map(has_channels_last, inputs)):
+        try:
+            with _channels_last(True):
+                return run()
+        except _Rearranged:
+            pass
+    with _channels_last(False):
+        return run()
+
+
 @contextlib.contextmanager
-def channels_last(*inputs: Tensor) -> Iterator[None]:
-    """Have pictures rearranged, in this thread; not if one of the inputs has that layout by itself."""
-    before = _here.channels_last
-    _here.channels_last = in_memory(*inputs) and not any(map(has_channels_last, inputs))
+def _channels_last(wanted: bool) -> Iterator[None]:
+    before, _here.channels_last = _here.channels_last, wanted
     try:
         yield
     finally:
         _here.channels_last = before
+
+
+def insist_on_usual() -> None:
+    """Have everything computed in the usual layout: a view, or what it is a view of, was written to."""
+    if _here.channels_last:
+        raise _Rearranged("this depends on the layout in memory")
 
 
 def rearranged(x: Tensor, weight: Tensor) -> Tensor:
@@ -62,10 +99,10 @@ def has_channels_last(tensor: Tensor) -> bool:
 
 
 def is_rearranged(tensor: Tensor) -> bool:
-    """Whether these are pictures that would have the usual layout elsewhere."""
-    return _here.channels_last and has_channels_last(tensor)
+    """Whether a tensor may have another layout than it would have elsewhere."""
+    return _here.channels_last and not tensor.is_contiguous()
 
 
 def usual(tensor: Tensor) -> Tensor:
-    """The usual layout of what was rearranged."""
+    """The usual layout of what may have been rearranged."""
     return tensor.contiguous() if is_rearranged(tensor) else tensor
