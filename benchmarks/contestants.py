@@ -25,7 +25,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "directions": (4, 8, 16, 32, 64),
     "quarter": (4, 8, 12, 16, 24, 32),
     "antithetic": DRAWS[1:],
-    "moderated": (3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256),
+    "moderated": (2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256),
     "samples": DRAWS,
 }
 SAMPLED = ("samples", "antithetic", "moderated")  # method="samples", and its options

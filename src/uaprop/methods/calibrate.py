@@ -12,7 +12,7 @@ from torch import Tensor
 from ..covariance.calibrated import Fitting, channelwise
 from ..gaussian import Gaussian
 from ..kinds import Random
-from ..numerics.chance import reseed, seeded
+from ..numerics.chance import reseeded, seeded
 from ..numerics.turns import one_at_a_time
 from .arguments import Arguments, mapped
 from .calibration import OUTPUT, Calibration, Law, at_the_end, fingerprint
@@ -141,8 +141,7 @@ def calibrate(
         draws = x.loc + x.cov.deviations(samples, generator)
         return Gaussian.from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
 
-    with one_at_a_time, torch.no_grad(), torch.random.fork_rng():
-        reseed(seed, 1)
+    with one_at_a_time, torch.no_grad(), reseeded(seed, 1):
         answer = arguments.run(model, [start(x) for x in arguments.gaussians])
         mapped(at_the_end, answer)
     slopes, levels, curves = (

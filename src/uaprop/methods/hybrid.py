@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..covariance.ensemble import Ensemble
 from ..gaussian import Gaussian
-from ..numerics.chance import reseed, seeded
+from ..numerics.chance import reseeded, seeded
 from .arguments import Arguments
 from .options import whole_number, whole_numbers_if_given
 from .pooling import pooled
@@ -71,8 +71,7 @@ def hybrid(
 
     options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
     scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank)
-    with torch.random.fork_rng():  # for the model's own randomness
-        reseed(seed, 1)
+    with reseeded(seed, 1):  # the model's own randomness
         return respond(scheme, model, arguments, stacks, outputs, chunk)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal, Finished
 from ..gaussian import Gaussian
-from ..numerics.chance import reseed, seeded
+from ..numerics.chance import reseeded, seeded
 from ..provenance import Provenance
 from .accumulate import Accumulator
 from .arguments import Arguments
@@ -92,7 +93,8 @@ def samples(
     arguments = Arguments(args, kwargs)
     elements = sum(x.numel() for x in arguments.gaussians)
     size = group * max(1, (chunk or 1) // group)  # few draws first, to see how large the output is
-    batch = None if arguments.has_tensors else arguments.batch  # which would have to be repeated
+    common = arguments.batch
+    batch = None if arguments.has_tensors else common  # which would have to be repeated
     known = batch is not None and is_rowwise(model)
     few = chunk is None and not known and samples <= _FEW and elements >= _LARGE
     if known and chunk is None:
@@ -108,8 +110,8 @@ def samples(
     if centred:
         stream.centre(samples)
     totals: list[Accumulator] | None = None
-    with torch.no_grad(), torch.random.fork_rng(), Progress(samples, "sampling") as progress:
-        reseed(seed, 1)
+    own = nullcontext() if known else reseeded(seed, 1)  # the model's own randomness
+    with torch.no_grad(), own, Progress(samples, "sampling") as progress:
         done = 0
         while done < samples:
             count = min(size, samples - done)
@@ -122,13 +124,13 @@ def samples(
             progress.advance(count)
             if chunk is None and done == count:
                 largest = sum(o.numel() for o in outputs if isinstance(o, Tensor)) // count
-                size = group * max(1, _fitting(max(elements, largest), arguments.batch) // group)
+                size = group * max(1, _fitting(max(elements, largest), common) // group)
     assert totals is not None
     options = {"samples": samples, "seed": seed, "antithetic": antithetic, "centred": centred}
     told = Provenance("samples", options | {"moderated": moderated})
     # Factors, and what has no batch, are noise that batch elements may share.
-    own = all(isinstance(x.cov, Diagonal | Finished) for x in arguments.gaussians)
-    independent = own and arguments.batch is not None
+    unshared = all(isinstance(x.cov, Diagonal | Finished) for x in arguments.gaussians)
+    independent = unshared and common is not None
     results = [total.result(told, moderated, independent) for total in totals]
     return pytree.tree_unflatten(results, out_spec)
 

@@ -6,9 +6,12 @@ very seed the noise would be the numbers that the weights were made of.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
-__all__ = ["mixed", "reseed", "seeded"]
+__all__ = ["mixed", "reseeded", "seeded"]
 
 _MASK = 2**64 - 1
 
@@ -26,9 +29,12 @@ def seeded(seed: int, stream: int = 0, device: torch.device | str | None = None)
     return torch.Generator(device or "cpu").manual_seed(mixed(seed, stream))
 
 
-def reseed(seed: int, stream: int) -> None:
-    """``torch.manual_seed``, which without an accelerator takes longer than a small network."""
-    if torch.accelerator.is_available():
-        torch.manual_seed(mixed(seed, stream))
-    else:
-        torch.default_generator.manual_seed(mixed(seed, stream))
+@contextlib.contextmanager
+def reseeded(seed: int, stream: int) -> Iterator[None]:
+    """Have torch's own generators begin anew, for a model that draws from them; afterwards they go on."""
+    with torch.random.fork_rng():
+        if torch.accelerator.is_available():
+            torch.manual_seed(mixed(seed, stream))
+        else:  # the same, but it takes longer than a small network
+            torch.default_generator.manual_seed(mixed(seed, stream))
+        yield
