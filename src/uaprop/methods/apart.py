@@ -15,8 +15,9 @@ from .jacobian import mixes
 
 __all__ = ["check_apart", "default_chunk", "refusal"]
 
-_WHOLE_ELEMENTS = 2**22  # input elements of a stack; for no more than these the trial does not pay
-_CHUNK_ELEMENTS = 2**20  # how many of more are in flight at once, by default
+# Input elements of a stack that are in flight at once, by default. A layer may have several times as many
+# elements, and from 32 MiB on the C library hands every tensor back to the system.
+_AT_ONCE = 5 * 2**18
 
 
 def default_chunk(
@@ -40,9 +41,10 @@ def default_chunk(
     if batch is None or batch < fewest:
         return None
     elements = passes * sum(x.numel() for x in arguments.gaussians)
-    if elements <= _WHOLE_ELEMENTS:
+    if elements <= _AT_ONCE:
         return None
-    size = max(1, _CHUNK_ELEMENTS * batch // elements)
+    pieces = -(-elements // _AT_ONCE)
+    size = -(-batch // pieces)  # of much the same length
     return size if size < batch and _are_apart(model, arguments) else None
 
 
