@@ -116,6 +116,14 @@ def test_standard_errors_are_honest(samples: int, batch: int) -> None:
     assert 0.75 < float(torch.stack(z).square().mean().sqrt()) < 1.35
 
 
+def test_two_draws_do_not_claim_to_know_their_deviation() -> None:
+    """They are equally far from their mean, so that their squares have no spread to tell it by."""
+    model, x, _ = linear_case(3)
+    y = sampled(model, x, 2)
+    chance = float(torch.polygamma(1, torch.tensor(0.5, dtype=torch.float64))) / 4
+    torch.testing.assert_close(y.standard_error.std, y.std.as_subclass(Tensor) * chance**0.5)
+
+
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("samples", [2, 3])
 def test_standard_errors_of_two_or_three_draws_are_honest(samples: int, batch: int) -> None:
