@@ -168,8 +168,10 @@ def test_rounded_variances_have_the_layout_too() -> None:
     torch.testing.assert_close(y.cov.var, model(x).cov.var, rtol=0.02, atol=1e-6)
 
 
-def test_a_model_in_training_mode_is_run_once() -> None:
-    model, x = Probed(doubled(lambda y: y.view(len(y), -1))).train(), picture()
+@pytest.mark.parametrize("part", ["whole", "a layer"])
+def test_a_model_in_training_mode_is_run_once(part: str) -> None:
+    model, x = Probed(doubled(lambda y: y.view(len(y), -1))), picture()
+    (model if part == "whole" else model.second).train()
     ua.propagate(model, x, method="diagonal")
     assert model.seen == [False]
 
