@@ -14,6 +14,8 @@ from .accumulate import same
 
 __all__ = ["Batched"]
 
+_LEAF = pytree.tree_structure(0)  # of an answer that is one tensor
+
 
 class Batched:
     """Runs a function on stacked draws: as one batch if that is the same, else vectorised, else one by one.
@@ -110,14 +112,14 @@ class Batched:
             return None  # a real error will come up again, draw by draw
         assert self.batch is not None
         size = count * self.batch
-        leaves, spec = pytree.tree_flatten(answer)
+        leaves, spec = (
+            ([answer], _LEAF) if isinstance(answer, Tensor) else pytree.tree_flatten(answer)
+        )
         self._spec = spec if self._spec is None else self._spec
         if spec != self._spec or not all(t.ndim and len(t) == size for t in _tensors(leaves)):
             return None
-        return pytree.tree_map(
-            lambda leaf: leaf.unflatten(0, (count, -1)) if isinstance(leaf, Tensor) else leaf,
-            answer,
-        )
+        apart = [t.unflatten(0, (count, -1)) if isinstance(t, Tensor) else t for t in leaves]
+        return apart[0] if spec is _LEAF else pytree.tree_unflatten(apart, spec)
 
 
 def _copies(draws: tuple[Tensor, ...]) -> list[Tensor]:

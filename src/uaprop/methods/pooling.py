@@ -128,7 +128,7 @@ def moderated(
         rest = torch.where(usable, logs - average - rows - columns, 0)
     if squares is None:
         degrees = max(1, (height - 1) * (width - 1))
-        shared = max(0.0, 1 - float(rest.square().sum()) / (degrees * chance))
+        shared = max(0.0, 1 - _squares(rest) / (degrees * chance))
     else:
         shared = _shared(squares, usable, freedom)
     across, along = 1 - 1 / max(1, height), 1 - 1 / max(1, width)
@@ -193,7 +193,7 @@ class _Terms(NamedTuple):
         """With ``p`` degrees of freedom among them."""
         if freedom < _FEWEST - 1:
             return cls(values, chance, 0.0, freedom - 2)
-        total = float(torch.linalg.vector_norm(values)) ** 2
+        total = _squares(values)
         shrink = min(1.0, (freedom - 2) * chance / total) if total > 0 else 1.0
         return cls(values, chance, 0.0 if shrink < _ALIKE else shrink, freedom - 2)
 
@@ -216,6 +216,10 @@ def _logarithm(freedom: int) -> tuple[float, float]:
     """Bias and variance of the logarithm of a variance's estimate, ``χ²_d/d``."""
     half = torch.tensor(freedom / 2, dtype=torch.float64)
     return float(torch.digamma(half) - half.log()), float(torch.polygamma(1, half))
+
+
+def _squares(values: Tensor) -> float:
+    return float(torch.linalg.vector_norm(values)) ** 2
 
 
 def _mean_of(usable: Tensor, values: Tensor, dim: tuple[int, ...]) -> Tensor:
