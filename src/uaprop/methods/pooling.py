@@ -13,6 +13,7 @@ variances, 2004, have one level where these have three.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
@@ -109,28 +110,29 @@ def moderated(
         alone = [moderated(*one, freedom) for one in zip(var.split(1), own_squares, strict=True)]
         return _joined(alone)
     bias, chance = _logarithm(freedom)
-    usable = (var > 0) & (var < torch.inf)
-    all_usable = bool(usable.all())
-    if all_usable:
+    logs = var.log()
+    total = float(logs.sum())
+    usable = None  # if all are: positive, and numbers
+    if math.isfinite(total):
         height, width = var.shape
-        logs = var.log()
-        rows, columns = logs.mean(1, keepdim=True), logs.mean(0, keepdim=True)
-        average = rows.mean()
-        columns = columns - average
-        rest = logs - rows - columns
-        rows = rows - average
+        average = total / max(1, var.numel())
+        rows = logs.mean(1, keepdim=True)
+        columns = logs.mean(0, keepdim=True).sub_(average)
+        rest = (logs - rows).sub_(columns)
+        rows = rows.sub_(average)
     else:
+        usable = (var > 0) & (var < torch.inf)
         height, width = (int(usable.any(dim).sum()) for dim in (1, 0))
-        logs = torch.where(usable, var, 1).log()
-        average = _mean_of(usable, logs, (0, 1))
-        rows = _mean_of(usable, logs - average, (1,))
-        columns = _mean_of(usable, logs - average - rows, (0,))
-        rest = torch.where(usable, logs - average - rows - columns, 0)
+        logs = torch.where(usable, logs, 0)
+        logs = logs - _mean_of(usable, logs, (0, 1))
+        rows = _mean_of(usable, logs, (1,))
+        columns = _mean_of(usable, logs - rows, (0,))
+        rest = torch.where(usable, logs - rows - columns, 0)
     if squares is None:
         degrees = max(1, (height - 1) * (width - 1))
         shared = max(0.0, 1 - _squares(rest) / (degrees * chance))
     else:
-        shared = _shared(squares, usable, freedom)
+        shared = _shared(squares, var > 0 if usable is None else usable, freedom)
     across, along = 1 - 1 / max(1, height), 1 - 1 / max(1, width)
     terms = (
         _Terms.drawn(rows, chance * (shared + (1 - shared) / max(1, width)), height - 1),
@@ -145,12 +147,11 @@ def moderated(
         1.0, (average_own + sum(w * w * n for w, n in zip(kept, parts, strict=True))) / chance
     )
     # An average of logarithms is too small by the bias; a variance by itself is right as it is.
-    shift = rest * -terms[2].shrink - (1 - own) * bias
+    scale = (rest * (-terms[2].shrink / 2)).sub_((1 - own) * bias / 2)
     for term in terms[:2]:
         if term.shrink > 0:
-            shift = shift.sub_(term.values, alpha=term.shrink)
-    scale = shift.div_(2).exp_()
-    scale = scale if all_usable else torch.where(usable, scale, 1)
+            scale = scale.sub_(term.values, alpha=term.shrink / 2)
+    scale = scale.exp_() if usable is None else torch.where(usable, scale.exp_(), 1)
 
     def left() -> tuple[Tensor, Tensor]:
         least = average_own + sum(w * n for w, n in zip(kept, parts, strict=True))

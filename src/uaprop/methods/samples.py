@@ -107,11 +107,11 @@ def samples(
     run.vectorised = not few
     stream = Stream(arguments.gaussians, seed, antithetic)
     centred = centred and not antithetic  # pairs have the mean zero already
-    if centred:
-        stream.centre(samples)
     totals: list[Accumulator] | None = None
     own = nullcontext() if known else reseeded(seed, 1)  # the model's own randomness
     with torch.no_grad(), own, Progress(samples, "sampling") as progress:
+        if centred:
+            stream.centre(samples)
         done = 0
         while done < samples:
             count = min(size, samples - done)
@@ -177,7 +177,6 @@ class Stream:
             next_ones = ahead[:count]
             next_ones.sub_(next_ones.mean(0)).mul_(_widened(count))
 
-    @torch.no_grad()
     def _make(self, count: int) -> None:
         """See that so many are waiting."""
         missing = count - len(self.waiting[0])
