@@ -177,6 +177,7 @@ class Stream:
             next_ones = ahead[:count]
             next_ones.sub_(next_ones.mean(0)).mul_(_widened(count))
 
+    @torch.no_grad()
     def _make(self, count: int) -> None:
         """See that so many are waiting."""
         missing = count - len(self.waiting[0])
