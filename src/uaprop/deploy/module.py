@@ -19,6 +19,7 @@ from ..methods.calibrated import check_calibration
 from ..methods.propagate import METHODS, carried, check_options
 from ..numerics.constants import Constants
 from ..numerics.frozen import forget
+from ..numerics.memory import keep_freed
 from ..statistic import Statistic
 
 __all__ = ["TRACEABLE", "AsModule", "as_module"]
@@ -64,6 +65,7 @@ def as_module(
     """
     check_options(method, unsupported, options)
     admit(model)
+    keep_freed()  # here: a compiled program does not come by ua.propagate
     if method == "calibrated":
         check_calibration(options["calibration"], model)
         _ = options["calibration"].laws  # numbers by now: tracing knows no tensor's values
