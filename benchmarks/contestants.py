@@ -221,7 +221,7 @@ class Clock:
         ratios: list[float] = []
         seconds: list[float] = []
         once = self._seconds(run)
-        count = max(1, math.ceil(self.QUICK / once)) if once < self.QUICK else 1
+        count = math.ceil(self.QUICK / once)
         before = self._pass()
         while len(seconds) < self.LEAST or (
             len(seconds) < self.MOST and count * sum(seconds) < self.budget

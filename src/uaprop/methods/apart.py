@@ -13,7 +13,7 @@ from .arguments import Arguments
 from .batched import Batched
 from .jacobian import mixes
 
-__all__ = ["check_apart", "default_chunk", "refusal"]
+__all__ = ["check_apart", "default_chunk", "is_training", "refusal"]
 
 # Input elements of a stack that are in flight at once, by default. A layer may have several times as many
 # elements, and from 32 MiB on the C library hands every tensor back to the system.
@@ -61,7 +61,7 @@ def _are_apart(model: Callable[..., Any], arguments: Arguments) -> bool:
     """
     if arguments.has_tensors:
         return False
-    if isinstance(model, nn.Module) and any(module.training for module in model.modules()):
+    if is_training(model):
         return False
     trial = Batched(lambda *values: arguments.run(model, values), arguments.batch)
     with torch.no_grad(), torch.random.fork_rng():
@@ -70,6 +70,11 @@ def _are_apart(model: Callable[..., Any], arguments: Arguments) -> bool:
         except Exception:
             return False  # the batch is run as a whole then, and a real error comes up there
     return trial.batch is not None
+
+
+def is_training(model: Callable[..., Any]) -> bool:
+    """Whether any part of a model is in training mode, so that it may notice how often it is run."""
+    return isinstance(model, nn.Module) and any(module.training for module in model.modules())
 
 
 def check_apart(model: Callable[..., Any], arguments: Arguments, chunk: int) -> None:

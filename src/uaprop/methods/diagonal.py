@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from ..covariance import Diagonal
 from ..covariance.postponed import postponing
@@ -14,6 +13,7 @@ from ..gaussian import Gaussian
 from ..numerics.layout import fastest, usual
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
+from .apart import is_training
 from .arguments import Arguments, explained, mapped
 
 __all__ = ["check_independent", "diagonal", "quickly", "settle"]
@@ -71,7 +71,7 @@ def settle(answer: Any) -> None:
 
 def quickly(model: Callable[..., Any], run: Callable[[], T], arguments: Arguments) -> T:
     """``run()`` in the fastest layout; as it is if a part is in training mode, where a second run is seen."""
-    if isinstance(model, nn.Module) and any(module.training for module in model.modules()):
+    if is_training(model):
         return run()
     return fastest(run, *(x.loc for x in arguments.gaussians))
 

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..numerics.convolve import convolve
+from ..numerics.layout import has_channels_last
 
 __all__ = ["Swift"]
 
@@ -60,8 +61,7 @@ class Swift:
 
 
 def _usual(tensor: Tensor) -> Tensor:
-    is_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    return tensor.contiguous() if is_last else tensor
+    return tensor.contiguous() if has_channels_last(tensor) else tensor
 
 
 class _Pair(NamedTuple):
