@@ -67,7 +67,7 @@ bench-peers: $(DEV)  ## compare with other packages and with Monte Carlo
 	$(BIN)/python docs/peers.py
 
 docs: $(DOCS)  ## build the documentation into site/
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:  ## remove what was built; .venv stays
 	rm -rf build dist site out .pytest_cache .mypy_cache .ruff_cache .hypothesis

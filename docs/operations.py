@@ -29,12 +29,11 @@ NOT_A_KIND = {
     "addmm": "answered by `mm` and `add`",
     "baddbmm": "answered by `bmm` and `add`",
     "alpha_dropout": "the identity in eval mode, refused in training mode",
-    "max_pool_with_indices": "refused: the index of a maximum is random",
 }
 LIMITS = {
     "batch_norm": "eval mode only",
-    "div": "by a constant",
-    "pow": "whole exponents from 0 on; or a positive number to a random power",
+    "div": "by a constant, or by what is three standard deviations away from zero",
+    "pow": "integer exponents; others of what is positive; or a positive number to a random power",
     "where": "the condition is not random",
     "masked_fill": "the mask is not random",
     "getitem": "the index is not random",

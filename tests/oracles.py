@@ -48,3 +48,17 @@ def z_scores(
     z_mean = ((y.mean(0) - mean).abs() / (mean_error + tiny)).max()
     z_var = ((sample_var - var).abs() / (var_error + tiny)).max()
     return float(z_mean), float(z_var)
+
+
+def jacobian_std(call: Callable[[Any], Any], x: ua.Gaussian) -> Tensor:
+    """Standard deviations of independent elements through the Jacobian at the mean."""
+    jacobian = torch.autograd.functional.jacobian(call, x.loc.clone())
+    rows = jacobian.reshape(*jacobian.shape[: jacobian.ndim - x.ndim], -1)
+    return (rows.square() @ x.cov.var.reshape(-1)).sqrt()
+
+
+def unequal(mean: Tensor, scale: float = 1.0) -> ua.Gaussian:
+    """A Gaussian whose standard deviations go from 0.4 to 1.2 times the scale, in no order."""
+    generator = torch.Generator().manual_seed(11)
+    std = 0.4 + 0.8 * torch.rand(mean.shape, generator=generator, dtype=torch.float64)
+    return ua.Gaussian(mean, (scale * std.to(mean.dtype)).square())

@@ -12,6 +12,9 @@ import uaprop as ua
 
 from .cases import CASES, Case
 from .oracles import random_input
+from .versions import compiles
+
+pytestmark = compiles
 
 # Dynamo puts these two functions into its graph without asking their argument for
 # __torch_function__, so they cannot be traced on a Gaussian yet.

@@ -24,6 +24,8 @@ from uaprop.cli.app import app
 from uaprop.demo import digits_cnn
 from uaprop.deploy.opset import DECOMPOSITIONS
 
+from .versions import IS_CURRENT, compiles
+
 MEAN, VAR = torch.randn(2, 4, generator=torch.Generator().manual_seed(1)), torch.full((2, 4), 0.3)
 
 
@@ -154,6 +156,7 @@ def test_what_cannot_be_asked_for_is_refused_at_once() -> None:
 # ------------------------------------------------------------ compiled
 
 
+@compiles
 @pytest.mark.parametrize("method", ["diagonal", "calibrated"])
 def test_compiled_it_agrees_with_eager(method: str) -> None:
     model = Small().eval().requires_grad_(False)
@@ -163,12 +166,23 @@ def test_compiled_it_agrees_with_eager(method: str) -> None:
     assert_agree(compiled(MEAN, VAR), module(MEAN, VAR))
 
 
+@pytest.mark.skipif(IS_CURRENT, reason="what an older torch does instead")
+def test_an_older_torch_says_so_and_runs_it_eagerly() -> None:
+    module = ua.as_module(Small().eval().requires_grad_(False))
+    expected = module(MEAN, VAR)
+    with pytest.raises(Exception, match=r"from torch 2\.13 on"):
+        torch.compile(module, fullgraph=True, backend="eager")(MEAN, VAR)
+    assert_agree(torch.compile(module, backend="eager")(MEAN, VAR), expected)
+
+
+@compiles
 def test_inductor_agrees_with_eager() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval().requires_grad_(False)
     module = ua.as_module(model)
     assert_agree(torch.compile(module, fullgraph=True)(MEAN, VAR), module(MEAN, VAR))
 
 
+@compiles
 def test_compiled_it_takes_plain_tensors() -> None:
     x = ua.Gaussian(MEAN, VAR)
     module = ua.as_module(nn.Linear(4, 3).eval().requires_grad_(False))
@@ -179,6 +193,7 @@ def test_compiled_it_takes_plain_tensors() -> None:
     assert_agree(compiled(x.mean.clone(), x.var.clone()), module(x.mean, x.var))
 
 
+@compiles
 def test_compiled_it_follows_weights_and_modes_and_has_gradients() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).eval()
     module = ua.as_module(model)
@@ -194,12 +209,14 @@ def test_compiled_it_follows_weights_and_modes_and_has_gradients() -> None:
     torch.testing.assert_close(found, wanted)
 
 
+@compiles
 def test_what_has_no_rule_is_named_by_the_compiler_too() -> None:
     module = ua.as_module(lambda x: torch.cumprod(x, 1))
     with pytest.raises(Exception, match=r"torch\.cumprod.*no closed form"):
         torch.compile(module, fullgraph=True, backend="aot_eager")(MEAN, VAR)
 
 
+@compiles
 @pytest.mark.parametrize("method", ["hybrid", "samples", "sketch", "auto"])
 def test_other_methods_refuse_to_be_traced(method: str) -> None:
     module = ua.as_module(nn.Linear(4, 2).eval(), method)
@@ -390,6 +407,7 @@ def test_the_command_says_what_is_wrong(
     assert not list(tmp_path.iterdir())
 
 
+@compiles
 def test_the_compiler_is_not_imported_before_it_is_needed() -> None:
     code = "import sys, torch, uaprop as ua; ua.as_module(torch.nn.ReLU())(torch.ones(1), 1.0); "
     code += "print({'torch._dynamo', 'onnx', 'onnxruntime'} & set(sys.modules))"

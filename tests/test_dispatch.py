@@ -37,7 +37,7 @@ def test_message_names_operation_module_and_remedy(x: ua.Gaussian) -> None:
 
 def test_outside_of_a_module_there_is_no_place(x: ua.Gaussian) -> None:
     with pytest.raises(ua.UnsupportedOperation) as caught:
-        torch.sort(x)
+        torch.argsort(x)
     assert caught.value.module == ""
     assert " in module" not in str(caught.value)
 
@@ -51,13 +51,13 @@ def test_error_survives_pickling(x: ua.Gaussian) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: 1 / x, "three standard deviations above zero"),
+        (lambda x: 1 / x, "three standard deviations away from zero"),
         (lambda x: x**0.5, "what is positive"),
-        (lambda x: x**-1, "what is positive"),
+        (lambda x: x**-1, "away from zero"),
         (lambda x: x**x, "exponent is random"),
         (lambda x: torch.div(x, 2, rounding_mode="floor"), "not linear"),
-        (lambda x: nn.MaxPool2d(2, return_indices=True)(x), "index of a maximum"),
-        (lambda x: F.max_pool1d_with_indices(x[0], 2), "index of a maximum"),
+        (lambda x: nn.MaxPool2d(2, return_indices=True)(x)[1] + 1, "index of a maximum"),
+        (lambda x: F.max_pool1d_with_indices(x[0], 2)[1] + 1, "index of a maximum"),
         (lambda x: x[x], "index is random"),
         (lambda x: torch.where(x, x, x), "condition is random"),
         (lambda x: x.masked_fill(x, 0.0), "mask is random"),

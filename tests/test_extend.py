@@ -111,21 +111,16 @@ def test_a_custom_operator(x: ua.Gaussian) -> None:
 
 
 def test_a_rule_reaches_the_exported_operator_too() -> None:
-    square = ua.Gaussian(torch.eye(3), 0.5)
+    x, other = ua.Gaussian(torch.ones(3), 0.5), torch.arange(3.0)
     with pytest.raises(ua.UnsupportedOperation):
-        torch.ops.aten.kron.default(square, torch.eye(2))
+        torch.ops.aten.special_xlog1py.default(x, other)
 
-    @ua.rule(torch.kron)
-    def kron(input, other):
-        return ua.kinds.Linear(
-            (input,),
-            affine=lambda t: torch.kron(t, other),
-            linear=lambda t: torch.kron(t, other),
-            squared=lambda v: torch.kron(v, other.square()),
-        )
+    @ua.rule(torch.special.xlog1py)
+    def xlog1py(input, other):
+        return input * torch.log1p(other)
 
-    y = torch.ops.aten.kron.default(square, torch.eye(2))
-    torch.testing.assert_close(y.cov.var, torch.kron(square.cov.var, torch.eye(2)))
+    y = torch.ops.aten.special_xlog1py.default(x, other)
+    torch.testing.assert_close(y.cov.var, 0.5 * torch.log1p(other).square())
 
 
 @pytest.mark.parametrize(

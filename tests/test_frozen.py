@@ -15,6 +15,8 @@ from torch.nn.utils import parametrizations
 import uaprop as ua
 from uaprop.numerics import frozen
 
+from .versions import compiles, skip_unless_compiles
+
 OPERATION = torch.ops.uaprop.frozen_convolution
 TOGETHER = torch.ops.uaprop.frozen_convolutions
 HOW = {
@@ -68,6 +70,7 @@ def marginals(batch: int = 2) -> tuple[Tensor, Tensor]:
 
 def compiled(module: nn.Module, **options: Any) -> Callable[..., Any]:
     """Without Inductor, which takes its time and does nothing more to what is tested here."""
+    skip_unless_compiles()
     return torch.compile(module, fullgraph=True, backend="aot_eager", **options)
 
 
@@ -122,6 +125,7 @@ def test_what_torch_asks_of_an_operation() -> None:
     assert set(checks.values()) == {"SUCCESS"}
 
 
+@compiles
 def test_a_compiled_program_keeps_weights_and_follows_them() -> None:
     """Eager propagation, which keeps nothing, is the oracle after each change."""
     model = network()
@@ -198,6 +202,7 @@ def test_nothing_outlives_the_model() -> None:
     assert len(frozen._kept) == 0
 
 
+@compiles
 def test_weights_that_a_program_computes_are_not_kept() -> None:
     """Inductor uses their memory again, and nothing tells."""
     torch.manual_seed(0)
@@ -259,6 +264,7 @@ def test_other_dtypes_and_inference_mode() -> None:
     assert len(frozen._kept) == 0
 
 
+@compiles
 def test_a_calibrated_program_goes_through_inductor() -> None:
     model = network()
     calibration = ua.calibrate(model, marginals(8)[0], std=0.1, samples=16)

@@ -34,7 +34,7 @@ def correlated(shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> ua
     mean = torch.randn(shape, generator=generator, dtype=torch.float64)
     root = torch.randn(n, n, generator=generator, dtype=torch.float64) / n**0.5
     matrix = root @ root.T + 0.2 * torch.eye(n, dtype=torch.float64)
-    return ua.Gaussian.from_covariance(mean.to(dtype), Full.from_dense(matrix.to(dtype), shape))
+    return ua.Gaussian._from_covariance(mean.to(dtype), Full.from_dense(matrix.to(dtype), shape))
 
 
 def run(call: Callable[..., Any], *x: ua.Gaussian) -> ua.Gaussian:
@@ -46,7 +46,7 @@ def jacobian(call: Callable[[Any], Any], x: ua.Gaussian) -> Tensor:
     """The matrix of an affine map, from what it makes of unit vectors."""
     units = torch.eye(x.numel(), dtype=x.dtype)
     offset = call(torch.zeros_like(x.loc))
-    return torch.stack([(call(u.view(x.shape)) - offset).reshape(-1) for u in units], 1)
+    return torch.stack([(call(u.clone().view(x.shape)) - offset).reshape(-1) for u in units], 1)
 
 
 def z_scores(call: Callable[[Any], Any], x: ua.Gaussian, y: ua.Gaussian) -> tuple[float, float]:
@@ -100,6 +100,12 @@ def test_the_first_nonlinearity_is_exact(case: Case) -> None:
     agrees(case.call, correlated(case.shape))
 
 
+# Steps that take what they are given for Gaussian: every exchange of a sort, every product of products. How
+# far covariance (relative) and mean (in standard deviations) are off where the noise is as large as the mean.
+STEPWISE = dict.fromkeys(("sort", "msort", "topk", "kthvalue", "median", "order_of"), (0.25, 0.15))
+STEPWISE["prod"] = (0.4, 0.04)
+
+
 @of_kind("joint")
 def test_vector_maps_are_close(case: Case) -> None:
     """The larger of two and the softmax of two are exact; longer ones treat a winner as Gaussian."""
@@ -110,8 +116,9 @@ def test_vector_maps_are_close(case: Case) -> None:
     few = 20_000  # a standard error of 0.007 deviations, where 0.04 are allowed
     y, truth = run(case.call, x), ua.propagate(case.call, x, method="samples", samples=few)
     error = (y.covariance() - truth.covariance()).norm() / truth.covariance().norm()
-    assert error < (0.1 if "softmax" in case.rule else 0.2)
-    assert ((y.loc - truth.loc).abs() / truth.std).max() < max(0.04, case.tolerance)
+    most, shift = STEPWISE.get(case.rule, (0.1 if "softmax" in case.rule else 0.2, 0.04))
+    assert error < most
+    assert ((y.loc - truth.loc).abs() / truth.std).max() < max(shift, case.tolerance)
 
 
 @of_kind("linear", *EXACT)
@@ -287,7 +294,7 @@ def test_views_of_means_with_unusual_strides() -> None:
 
 def _joint(x: Any, function: Callable[[Tensor], Tensor], composed: Any = None) -> ua.Gaussian:
     kind = Joint((x,), function, lambda m, v: (m, v), composed)
-    return ua.Gaussian.from_covariance(*Full.joint(kind))
+    return ua.Gaussian._from_covariance(*Full.joint(kind))
 
 
 def test_a_vector_map_by_way_of_other_operations() -> None:
@@ -321,7 +328,7 @@ def test_a_smooth_vector_map_is_of_second_order() -> None:
     errors = []
     for std in (0.4, 0.04):
         y = _joint(
-            ua.Gaussian.from_covariance(mean, Full.independent(torch.full_like(mean, std**2))),
+            ua.Gaussian._from_covariance(mean, Full.independent(torch.full_like(mean, std**2))),
             lambda x: torch.softmax(x, 0),
         )
         grid = torch.arange(-8, 8.01, 0.25, dtype=torch.float64)

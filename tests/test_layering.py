@@ -13,11 +13,12 @@ ROOT = Path(uaprop.__file__).parent
 ORDER = [
     {"errors"},
     {"numerics"},
-    {"kinds"},
+    {"kinds", "records"},
     {"registry", "covariance"},
     {"rules"},
     {"dispatch"},
-    {"operators", "statistic", "boundary", "provenance", "gaussian", "pytrees"},
+    {"operators", "statistic", "boundary", "attribution", "provenance", "description"},
+    {"storage", "stored", "gaussian", "tensor_form", "files", "pytrees", "collate"},
     {"methods"},
     {"nn", "check", "deploy"},
     {"plot", "report", "demo"},
@@ -59,6 +60,25 @@ def test_rules_and_covariances_do_not_meet() -> None:
 def test_files_can_be_read_in_one_sitting() -> None:
     for path in ROOT.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 300, path.name
+
+
+FACTORIES = {
+    *("tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "eye"),
+    *("rand", "randn", "randint", "randperm", "Generator"),
+}
+
+
+def test_tensors_are_made_on_a_device_that_is_named() -> None:
+    """``torch.set_default_device`` is the user's: it says where the user's tensors go, not ours."""
+    for path in ROOT.rglob("*.py"):
+        if path.relative_to(ROOT).parts[0] in ("plot", "report", "demo", "cli"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
+                name = ast.unparse(node.func).removeprefix("torch.")
+                named = any(keyword.arg in ("device", None) for keyword in node.keywords)
+                if name in FACTORIES and not named and not (name == "Generator" and node.args):
+                    raise AssertionError(f"{path.relative_to(ROOT)}:{node.lineno}: torch.{name}")
 
 
 def test_import_needs_no_extras() -> None:

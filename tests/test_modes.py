@@ -17,6 +17,8 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vmap
 
 import uaprop as ua
 
+from .versions import IS_CURRENT, compiles
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "diagonal": {},
     "calibrated": {},
@@ -109,11 +111,12 @@ def test_what_was_made_in_inference_mode_is_taken_outside_of_it(run, picture, me
     same(run(method, made), run(method))
 
 
-def test_or_refused_where_gradients_are_recorded(run, picture: Tensor) -> None:
+def test_what_was_made_in_inference_mode_is_copied_where_gradients_are_recorded(
+    run, picture: Tensor
+) -> None:
     with torch.inference_mode():
         made = picture.clone()
-    with pytest.raises(ua.UnsupportedOperation, match="Inference tensors cannot be saved"):
-        run("diagonal", made)
+    same(run("diagonal", made), run("diagonal"))
     with torch.no_grad():
         same(run("diagonal", made), run("diagonal"))
 
@@ -173,6 +176,7 @@ def test_small_variances_survive_autocast_to_float16(model: Network, picture: Te
     same(later, F.relu(model(x)), rtol=1e-6)
 
 
+@compiles
 def test_small_variances_survive_in_a_compiled_program() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     x = ua.Gaussian(torch.ones(2, 4), 1e-10)
@@ -227,6 +231,9 @@ def test_vmap_over_a_gaussian(model: Network, picture: Tensor) -> None:
 
 @pytest.mark.parametrize("method", WITH_GRADIENTS)
 def test_grad_by_the_variance(run, picture: Tensor, method: str) -> None:
+    if method == "calibrated" and not IS_CURRENT:
+        pytest.skip("an older torch has no values within torch.func.grad, also not of the weights")
+
     def spread(var: Tensor) -> Tensor:
         return run(method, picture, var).cov.var.sum()
 

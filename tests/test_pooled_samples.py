@@ -1,4 +1,4 @@
-"""Few draws know deviations better if outputs that are alike tell of each other (``moderated=True``)."""
+"""Few samples know standard deviations better if outputs that are alike share them (``moderated=True``)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log_error(answers: list[ua.Gaussian], exact: Tensor) -> float:
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize(
     ("samples", "batch", "most"),
-    [(2, 8, 0.5), (3, 8, 0.6), (4, 1, 0.9), (4, 8, 0.6), (8, 1, 0.9), (8, 8, 0.6)],
+    [(2, 8, 0.6), (3, 8, 0.7), (4, 1, 0.9), (4, 8, 0.7), (8, 1, 0.9), (8, 8, 0.9)],
 )
 def test_few_draws_know_more(samples: int, batch: int, most: float, centred: bool) -> None:
     model, x, exact = linear_case(batch)
@@ -89,9 +89,9 @@ def test_what_does_not_vary_stays() -> None:
     assert (y.var[varies] > 0).all()
     assert y.standard_error.std.isfinite().all()
     assert (y.standard_error.std[~varies] == 0).all()
-    others = [k for k in range(OUTPUTS) if k != 2]
-    alone = sampled(lambda t: model(t)[[0, 2, 3, 4, 5]][:, others], x, 5, moderated=True)
-    torch.testing.assert_close(y.var[[0, 2, 3, 4, 5]][:, others], alone.var)
+    others, rest = [k for k in range(OUTPUTS) if k != 2], [0, 2, 3, 4, 5]
+    alone = sampled(lambda t: model(t)[:, others], x[rest], 5, moderated=True)
+    torch.testing.assert_close(y.var[rest][:, others], alone.var)
 
 
 def test_correlations_stay() -> None:
@@ -106,7 +106,7 @@ def test_correlations_stay() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("samples", [4, 8, 32])
+@pytest.mark.parametrize("samples", [8, 32])
 def test_standard_errors_are_honest(samples: int, batch: int) -> None:
     model, x, exact = linear_case(batch)
     z = []
@@ -125,9 +125,9 @@ def test_two_draws_do_not_claim_to_know_their_deviation() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("samples", [2, 3])
-def test_standard_errors_of_two_or_three_draws_are_honest(samples: int, batch: int) -> None:
-    """Of the logarithm: what a single draw knows of a deviation is far from normal."""
+@pytest.mark.parametrize("samples", [2, 3, 4])
+def test_standard_errors_of_two_to_four_samples_are_honest(samples: int, batch: int) -> None:
+    """Of the logarithm: what so few samples know of a standard deviation is far from normal."""
     model, x, exact = linear_case(batch)
     z = []
     for seed in range(200):
@@ -241,10 +241,11 @@ def test_equal_variances_are_found_to_be_equal(correlation: float, freedom: int)
         own.append(still)
         predicted.append(error)
     part = float(torch.stack(left).mean() / torch.stack(before).mean())
-    # not below what no method can undo: the level of each of 12 batch elements, whose noise is shared
-    assert part < 0.06 + 0.25 * correlation**2
+    # not below what no method can undo: the noise of an average over 10 correlated outputs
+    shared = correlation**2 + (1 - correlation**2) / 10
+    assert part < shared + 0.15
     assert part < 2.0 * float(torch.stack(predicted).mean()) + 0.02
-    assert float(torch.stack(own).mean()) < 0.3
+    assert float(torch.stack(own).mean()) < shared + 0.1
 
 
 def test_known_terms_are_kept_by_their_share() -> None:
@@ -265,18 +266,11 @@ def test_known_terms_are_kept_by_their_share() -> None:
         estimate = wishart(0.0, batch, outputs, freedom, seed)
         estimate = estimate * std.unsqueeze(-1) * std.unsqueeze(-2)
         logs = estimate.diagonal(dim1=1, dim2=2).log() - bias
-        average = logs.mean()
-        rows, columns = logs.mean(1, keepdim=True) - average, logs.mean(0, keepdim=True) - average
-        rest = logs - average - rows - columns
-        best = (
-            average
-            + rows * 0.25 / (0.25 + (0.25 + chance) / outputs)
-            + columns * 0.25 / (0.25 + (0.25 + chance) / batch)
-            + rest * 0.25 / (0.25 + chance)
-        )
+        average = logs.mean(1, keepdim=True)  # of a batch element: it learns nothing from others
+        best = average + (logs - average) * 0.5 / (0.5 + chance)
         steady = steadied(estimate, freedom)
         found = estimate.diagonal(dim1=1, dim2=2).log() + 2 * steady.scale.log()
         ratio.append((found - truth).square().mean() / (best - truth).square().mean())
         plain.append((logs - truth).square().mean() / (best - truth).square().mean())
-    assert float(torch.stack(ratio).mean()) < 1.1
-    assert float(torch.stack(plain).mean()) > 1.8
+    assert float(torch.stack(ratio).mean()) < 1.15
+    assert float(torch.stack(plain).mean()) > 1.3

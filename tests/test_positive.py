@@ -13,8 +13,9 @@ import uaprop as ua
 from uaprop.numerics import positive
 
 from .cases import CASES, Case
-from .oracles import random_input
+from .oracles import jacobian_std, random_input, unequal
 from .test_correlated import between, correlated, one_source_each, whole
+from .versions import compiles
 
 DOUBLE = torch.float64
 every_case = pytest.mark.parametrize(
@@ -143,6 +144,38 @@ def test_shares_of_a_sum(method: str) -> None:
     assert (flat.std / truth.std - 1).abs().max() > 0.2
 
 
+def test_a_quotient_of_nearly_equal_noise_at_small_noise() -> None:
+    """``x/(x + 0.1)`` is the small difference of two large terms."""
+
+    def call(x: Any) -> Any:
+        return x / (x + 0.1)
+
+    x = unequal(torch.linspace(5, 8, 6, dtype=DOUBLE).view(2, 3), 0.01)
+    for method in ("full", "sketch", "adjoint", "hybrid"):
+        y = ua.propagate(call, x, method=method)
+        torch.testing.assert_close(y.std, jacobian_std(call, x), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
+def test_log1p_keeps_the_digits_of_a_small_mean(dtype: torch.dtype) -> None:
+    mean = torch.tensor([1e-8, -1e-8, 1e-12, 0.0, 0.3, -0.6, 5.0], dtype=dtype)
+    std = 0.1 * mean.abs()
+    y = torch.log1p(ua.Gaussian(mean, std=std))
+    m, v = mean.double(), std.double().square()
+    expected = torch.log1p(m) - 0.5 * v / (1 + m).square()
+    torch.testing.assert_close(y.loc.double(), expected, rtol=1e-3, atol=0)
+    torch.testing.assert_close(y.std.double(), std.double() / (1 + m), rtol=0.1, atol=0)
+
+
+def test_a_divisor_that_may_be_zero_is_refused_on_either_side() -> None:
+    for mean in (2.9, -2.9, 0.0):
+        x = ua.Gaussian(torch.tensor([4.0, mean]), 1.0)
+        for call in (torch.reciprocal, lambda x: 2 / x, lambda x: x**-3, lambda x: (x + 1) / x):
+            with pytest.raises(ua.UnsupportedOperation, match="away from zero"):
+                call(x)
+
+
+@compiles
 def test_a_traced_program_is_not_asked_for_its_values() -> None:
     x = ua.Gaussian(torch.ones(3), 1.0)
     y = torch.compile(lambda x: torch.sqrt(x), fullgraph=True, backend="eager")(x)

@@ -171,10 +171,10 @@ def test_the_error_that_pages_quote_is_the_demonstrations(
 ) -> None:
     (quoted,) = re.findall(r"on average within (\d+\.\d)%", words(page))
     assert float(quoted) == pytest.approx(100 * demonstration.error, abs=0.1)
-    (draws,) = re.findall(r"from (\d+) draws instead", words(page))
+    (samples,) = re.findall(r"from (\d+) samples instead", words(page))
     told = demonstration.scores.provenance
     assert told is not None
-    assert (told.method, told.options["samples"]) == ("hybrid", int(draws))
+    assert (told.method, told.options["samples"]) == ("hybrid", int(samples))
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])

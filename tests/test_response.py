@@ -12,13 +12,14 @@ from uaprop.covariance.ensemble import Ensemble
 from uaprop.covariance.sources import signed_by_position
 from uaprop.methods.pooling import pooled
 from uaprop.methods.samples import centred
+from uaprop.numerics.chance import RandomNumbers
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 8, 8), (2, 3, 40), (4, 20), (7,), (2, 2, 4, 4, 4)])
 @pytest.mark.parametrize("count", [2, 16, 12, 64])
 def test_probes_have_the_right_marginals(shape: tuple[int, ...], count: int) -> None:
     std = torch.rand(shape, generator=torch.Generator().manual_seed(0)).double()
-    probes = signed_by_position(std, count, torch.Generator().manual_seed(1))
+    probes = signed_by_position(std, count, RandomNumbers(torch.Generator().manual_seed(1)))
     assert probes.shape == (count, *shape)
     torch.testing.assert_close(probes.square().sum(0), std.square())
 
@@ -40,7 +41,9 @@ def test_probes_are_right_on_average() -> None:
     seeds = 400
     found = torch.zeros(216, 216)
     for seed in range(seeds):
-        flat = signed_by_position(std, 8, torch.Generator().manual_seed(seed)).flatten(1)
+        flat = signed_by_position(
+            std, 8, RandomNumbers(torch.Generator().manual_seed(seed))
+        ).flatten(1)
         found += flat.T @ flat / seeds
     away = found[~torch.eye(216, dtype=torch.bool)]
     assert away.abs().max() < 6 / seeds**0.5  # a covariance is ±1, 0 or between

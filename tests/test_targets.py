@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,9 +46,89 @@ def test_a_saved_program(tmp_path: Path) -> None:
     torch.export.save(
         torch.export.export(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (torch.ones(1, 3),)), path
     )
-    done = run(str(path))
+    done = run(str(path), "--trust")
     assert done.exit_code == 0
     assert "aten.linear" in done.stdout
+
+
+class Folded(nn.Module):
+    """Has a size that is an expression of another."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(2 * x.shape[0], -1)
+
+
+class Marker:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def hostile(path: Path, way: str, marker: Path) -> Path:
+    """A program whose loading makes a file: by a pickled object, or by an expression."""
+    good = path.with_name("good.pt2")
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(Folded(), (torch.ones(4, 6),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, good)
+    pickled = io.BytesIO()
+    torch.save(((Marker(marker),), {}), pickled)
+    code = f"Integer(2 + 0 * len(str(__import__('pathlib').Path('{marker}').touch())))"
+    with zipfile.ZipFile(good) as source, zipfile.ZipFile(path, "w") as target:
+        for name in source.namelist():
+            data = source.read(name)
+            if way == "pickle" and "sample_inputs" in name:
+                data = pickled.getvalue()
+            if way == "expression" and name.endswith("models/model.json"):
+                changed = data.replace(b"Integer(2)", code.encode())
+                assert changed != data
+                data = changed
+            target.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("way", ["pickle", "expression"])
+def test_a_file_runs_no_code_unless_it_is_trusted(tmp_path: Path, way: str) -> None:
+    marker = tmp_path / "was-run"
+    path = hostile(tmp_path / "model.pt2", way, marker)
+    for command in (["coverage"], ["export", "--to", str(tmp_path / "out.onnx")]):
+        done = runner.invoke(app, [*command, str(path)], terminal_width=200)
+        assert done.exit_code == 2
+        text = " ".join(done.output.replace("│", " ").split())
+        assert "can run code" in text
+        assert "--trust" in text
+        assert not marker.exists()
+    run(str(path), "--trust")
+    assert marker.exists()  # so this is what is at stake
+
+
+def test_a_file_that_is_no_program_is_said_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"something else")
+    done = run(str(path), "--trust")
+    assert done.exit_code == 2
+    assert "is no program of torch.export" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_code_in_a_folder_of_transformers_is_not_run(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    marker = tmp_path / "was-run"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "own.py").write_text(
+        f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n"
+        "from transformers import PretrainedConfig, PreTrainedModel\n"
+        "class Config(PretrainedConfig):\n    model_type = 'own'\n"
+        "class Model(PreTrainedModel):\n    config_class = Config\n"
+    )
+    classes = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": classes}))
+    done = runner.invoke(app, ["coverage", f"transformers:{folder}"], input="y\n")
+    assert done.exit_code == 2
+    assert not marker.exists()
 
 
 def test_a_builder_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import kinds, nn, pytrees  # noqa: F401, pytrees registers Gaussians with torch
+from . import collate, kinds, nn, pytrees  # noqa: F401, register Gaussians with torch
 from .dispatch.extend import rule
 from .errors import UnsupportedOperation
 from .gaussian import Gaussian
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .check.flip import flip_probability
     from .deploy.export import export
     from .deploy.module import as_module
+    from .files import load
     from .methods.calibrate import calibrate
     from .methods.calibration import Calibration
 
@@ -38,6 +39,7 @@ __all__ = [
     "flip_probability",
     "fused",
     "kinds",
+    "load",
     "nn",
     "propagate",
     "rule",
@@ -52,6 +54,7 @@ _ELSEWHERE = {
     "coverage": "check.coverage",
     "export": "deploy.export",
     "flip_probability": "check.flip",
+    "load": "files",
 }
 
 

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from .kinds import Random
+from .numerics.moments import HALF
+from .numerics.underflow import has_values, safe, smallest_lost
 from .statistic import Statistic
 
-__all__ = ["as_mean", "as_spread", "check_spread"]
+__all__ = ["as_dense", "as_factors", "as_mean", "as_variance", "check_spread", "private"]
 
 
 def as_mean(mean: Tensor | float) -> Tensor:
@@ -32,18 +34,31 @@ def as_mean(mean: Tensor | float) -> Tensor:
         raise TypeError(
             f"the mean must be floating-point, not {loc.dtype}; convert it, as in mean.float()"
         )
-    return loc
+    return private(loc)
 
 
-def as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
-    """A variance or deviation in the mean's dtype and on its device, checked.
+def private(tensor: Tensor) -> Tensor:
+    """The tensor; of an inference tensor a copy, since nothing tells when it is modified in place."""
+    if torch.compiler.is_compiling():  # which knows of no such tensors
+        return tensor
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def as_variance(value: Any, name: str, loc: Tensor) -> Tensor:
+    """Variances in the mean's dtype and on its device, from variances or standard deviations, checked.
+
+    Args:
+        value: a number or a tensor.
+        name: "var" or "std", which it is.
+        loc: the mean.
 
     Returns:
-        The tensor, not yet broadcast.
+        The variances, not yet broadcast.
 
     Raises:
         TypeError: if it is random or complex.
-        ValueError: if it is on another device, negative, infinite or NaN.
+        ValueError: if it is on another device, negative, infinite or NaN, or so small that its variance is
+            zero in the mean's dtype.
     """
     if isinstance(value, Random):
         raise TypeError(f"{name} is a Gaussian; pass a tensor, such as its .var")
@@ -54,25 +69,47 @@ def as_spread(value: Any, name: str, loc: Tensor) -> Tensor:
             )
         if value.is_complex():
             raise TypeError(f"{name} must be real, not {value.dtype}")
-        if isinstance(value, Statistic):
-            value = value.as_subclass(Tensor)
-        spread = value.to(device=loc.device, dtype=loc.dtype)
+        given = value.as_subclass(Tensor) if isinstance(value, Statistic) else value
+        given = given.to(device=loc.device)
     else:
-        spread = torch.as_tensor(value, dtype=loc.dtype, device=loc.device)
-    check_spread(spread, name)
-    return spread
+        given = torch.as_tensor(value, dtype=torch.float64, device=_wide(loc))
+    check_spread(given, name)
+    if name == "var":
+        variance = given.to(device=loc.device, dtype=loc.dtype)
+    else:  # half precision has too few small numbers for squares on the way
+        working = torch.promote_types(loc.dtype, torch.float32)
+        variance = given.to(device=loc.device, dtype=working).square().to(loc.dtype)
+    if variance is not given:
+        least = check_spread(variance, name if name == "var" else "the square of std")
+        small = least < math.inf and least < safe(loc.dtype)
+        lost = smallest_lost(given, variance, squared=name == "std") if small else None
+        if lost is not None:
+            wider = "float32" if loc.dtype in HALF else "float64"
+            raise ValueError(
+                f"{name}={lost:.3g} is too small for a mean in {loc.dtype}: the variance would become zero, "
+                f"or be far off; make the mean {wider}, as in mean.to(torch.{wider})"
+            )
+    return private(variance)
 
 
-def check_spread(spread: Tensor, name: str) -> None:
+def _wide(loc: Tensor) -> torch.device:
+    """A device that has float64: the mean's, if it is not one of those that have not."""
+    return torch.device("cpu") if loc.device.type == "mps" else loc.device
+
+
+def check_spread(spread: Tensor, name: str) -> float:
     """Refuse a variance or deviation that is negative, infinite or NaN.
 
     Where values cannot be looked at (a trace, ``torch.vmap``, the meta device) nothing is checked.
 
+    Returns:
+        The smallest; infinity if there is none, or it cannot be looked at.
+
     Raises:
         ValueError: naming what is wrong.
     """
-    if not _has_values(spread) or spread.numel() == 0:
-        return
+    if not has_values(spread) or spread.numel() == 0:
+        return math.inf
     low, high = (bound.item() for bound in spread.detach().aminmax())
     if not (low >= 0 and high < math.inf):
         if low < 0:
@@ -80,17 +117,7 @@ def check_spread(spread: Tensor, name: str) -> None:
         else:
             problem = "infinite or NaN"
         raise ValueError(f"{name} must be finite and not negative; some of it is {problem}")
-
-
-def _has_values(tensor: Tensor) -> bool:
-    if torch.compiler.is_compiling() or tensor.is_meta:
-        return False
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):  # a gradient's values are inside
-        if functorch.is_batchedtensor(tensor):
-            return False
-        tensor = functorch.get_unwrapped(tensor)
-    return True
+    return float(low)
 
 
 def as_factors(factors: Any, mean: Tensor) -> Tensor:
@@ -108,6 +135,72 @@ def as_factors(factors: Any, mean: Tensor) -> Tensor:
             f"factors must have the shape (k, *{tuple(mean.shape)}), one for each source of noise, "
             f"not {tuple(spread.shape)}"
         )
-    if _has_values(spread) and not bool(spread.isfinite().all()):
+    if has_values(spread) and not bool(spread.isfinite().all()):
         raise ValueError("factors must be finite")
-    return spread
+    return private(spread)
+
+
+def as_dense(covariance: Any, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Dense covariances of a mean's batch elements, checked.
+
+    Args:
+        covariance: ``(batch, n, n)``, or ``(n, n)`` for all batch elements; ``(n, n)`` for a vector.
+        mean: floating-point.
+
+    Returns:
+        The variances in the mean's shape, and the covariances, ``(batch, n, n)`` or ``(n, n)``.
+
+    Raises:
+        TypeError: if the mean is in half precision, or the covariance random or complex.
+        ValueError: if the shapes do not fit, or it is no covariance.
+    """
+    if mean.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"a dense covariance is kept in float32 or float64, not in {mean.dtype}; convert the mean, as "
+            "in mean.float()"
+        )
+    if isinstance(covariance, Random):
+        raise TypeError("the covariance is a Gaussian; pass a tensor")
+    if isinstance(covariance, Tensor):
+        if covariance.is_complex():
+            raise TypeError(f"the covariance must be real, not {covariance.dtype}")
+        if covariance.device != mean.device:
+            raise ValueError(
+                f"mean is on {mean.device} but the covariance on {covariance.device}; move one of them"
+            )
+    given = torch.as_tensor(covariance, dtype=mean.dtype, device=mean.device)
+    if isinstance(given, Statistic):
+        given = given.as_subclass(Tensor)
+    vector = mean.ndim < 2
+    size = mean.numel() if vector else mean.shape[1:].numel()
+    one, each = (size, size), (len(mean) if mean.ndim else 1, size, size)
+    if given.shape != one and (vector or given.shape != each):
+        wanted = f"{one}" if vector else f"{each}, or {one} for all batch elements"
+        raise ValueError(
+            f"a mean of shape {tuple(mean.shape)} has a covariance of shape {wanted}, not "
+            f"{tuple(given.shape)}"
+        )
+    if has_values(given):
+        _check_covariances(given.detach())
+    dense = (given + given.mT) / 2
+    var = dense.diagonal(dim1=-2, dim2=-1).clamp_min(0)
+    if not vector:
+        dense, var = dense.expand(each), var.expand(each[:2])
+    return var.reshape(mean.shape), dense
+
+
+def _check_covariances(matrices: Tensor) -> None:
+    """Refuse what is not finite, symmetric and positive semi-definite, to rounding."""
+    if not bool(matrices.isfinite().all()):
+        raise ValueError("the covariance has infinite or NaN entries")
+    if matrices.numel() == 0:
+        return
+    largest = matrices.abs().amax((-2, -1))
+    tolerance = 100 * torch.finfo(matrices.dtype).eps * largest * matrices.shape[-1] ** 0.5
+    if bool(((matrices - matrices.mT).abs().amax((-2, -1)) > tolerance).any()):
+        raise ValueError("the covariance is not symmetric")
+    least = torch.linalg.eigvalsh(matrices)[..., 0]
+    if bool((least < -tolerance).any()):
+        raise ValueError(
+            f"the covariance is not positive semi-definite; its least eigenvalue is {least.min():.4g}"
+        )

@@ -19,6 +19,8 @@ class UnsupportedOperation(NotImplementedError):
         module: dotted path of the innermost module that called it, or "" outside of a module.
         smooth: False for an operation whose derivative says nothing of its answer, such as a comparison:
             it cannot be linearised either.
+        pure: False for an operation that writes to its arguments, or reads memory beyond them: samples
+            that share memory cannot go through it together.
     """
 
     def __init__(
@@ -29,12 +31,14 @@ class UnsupportedOperation(NotImplementedError):
         remedy: str = "",
         module: str = "",
         smooth: bool = True,
+        pure: bool = True,
     ) -> None:
         self.operation = operation
         self.reason = reason
         self.remedy = remedy
         self.module = module
         self.smooth = smooth
+        self.pure = pure
         super().__init__(operation)
 
     def __reduce__(self) -> tuple[Callable[..., UnsupportedOperation], tuple[()]]:
@@ -45,6 +49,7 @@ class UnsupportedOperation(NotImplementedError):
             remedy=self.remedy,
             module=self.module,
             smooth=self.smooth,
+            pure=self.pure,
         )
         return again, ()
 

@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .boundary import as_factors, as_mean, as_spread, check_spread
-from .covariance import Covariance, Diagonal, Factors, Sources
-from .dispatch import Handle, admit_imported, apply
+from .boundary import as_dense, as_factors, as_mean, as_variance, private
+from .covariance import Covariance, Dense, Diagonal, Factors, Sources
+from .description import described
+from .dispatch import admit_imported, apply
+from .dispatch.watch import refused
 from .numerics.autocast import outside_autocast
+from .numerics.chance import RandomNumbers
 from .numerics.moments import root
 from .operators import Operators
 from .provenance import Explained, Provenance
 from .statistic import Statistic
+from .stored import Stored
 
 __all__ = ["Gaussian"]
 
 
-class Gaussian(Explained, Operators, Handle):
+class Gaussian(Explained, Operators, Stored):
     """A random tensor ``x ~ N(mean, covariance)`` that behaves like a tensor inside a model.
 
     ``Gaussian(mean, var)`` or ``Gaussian(mean, std=0.1)`` has independent elements. Pass it to any
@@ -38,8 +42,8 @@ class Gaussian(Explained, Operators, Handle):
     Raises:
         TypeError: if both or neither of ``var`` and ``std`` are given, or the mean is not
             floating-point.
-        ValueError: if a variance is negative, infinite or NaN, if the shapes do not broadcast or the
-            devices differ.
+        ValueError: if a variance is negative, infinite or NaN, or too small for the mean's dtype, if the
+            shapes do not broadcast or the devices differ.
     """
 
     __slots__ = ()
@@ -57,16 +61,13 @@ class Gaussian(Explained, Operators, Handle):
             given = "neither" if var is None else "both"
             raise TypeError(f"Gaussian takes var or std, exactly one of them; {given} were given")
         spread, name = (var, "var") if var is not None else (std, "std")
-        spread = as_spread(spread, name, loc)
-        variance = spread if name == "var" else spread.square()
-        if name == "std":
-            check_spread(variance, "the square of std")
+        variance = as_variance(spread, name, loc)
         if loc.shape != variance.shape:
             try:
                 loc, variance = torch.broadcast_tensors(loc, variance)
             except RuntimeError:
                 raise ValueError(
-                    f"mean of shape {tuple(loc.shape)} and {name} of shape {tuple(spread.shape)} do "
+                    f"mean of shape {tuple(loc.shape)} and {name} of shape {tuple(variance.shape)} do "
                     "not broadcast"
                 ) from None
         self._hold(loc, Diagonal(variance))
@@ -92,10 +93,34 @@ class Gaussian(Explained, Operators, Handle):
         loc = as_mean(mean)
         spread = as_factors(factors, loc)
         sources = Sources(max(16, 1 << (2 * len(spread) - 1).bit_length()))
-        return cls.from_covariance(loc, Factors.codes(spread, sources))
+        return cls._from_covariance(loc, Factors.codes(spread, sources))
 
     @classmethod
-    def from_covariance(cls, mean: Tensor, cov: Covariance) -> Gaussian:
+    def from_dense(cls, mean: Tensor | float, covariance: Tensor) -> Gaussian:
+        """Correlated noise of any form, from its covariance matrices.
+
+        All methods but ``"diagonal"`` and ``"calibrated"`` take it. Batch elements are independent.
+
+        Args:
+            mean: a floating-point tensor in float32 or float64; its first dimension is the batch, unless it
+                is a vector.
+            covariance: ``(batch, n, n)`` with a batch element's ``n`` elements in their order; or ``(n, n)``,
+                the same for all of them.
+
+        Returns:
+            A Gaussian with these covariances.
+
+        Raises:
+            TypeError: if the mean is in half precision.
+            ValueError: if the shapes do not fit, or a matrix is not finite, not symmetric, or not positive
+                semi-definite, to rounding.
+        """
+        loc = as_mean(mean)
+        var, dense = as_dense(covariance, loc)
+        return cls._from_covariance(loc, Dense(var, dense))
+
+    @classmethod
+    def _from_covariance(cls, mean: Tensor, cov: Covariance) -> Gaussian:
         """A Gaussian from a mean and a representation of its covariance, unchecked."""
         value = cls.__new__(cls)
         value._hold(mean, cov)
@@ -106,12 +131,12 @@ class Gaussian(Explained, Operators, Handle):
     @property
     def mean(self) -> Statistic:
         """The mean; called, as in ``x.mean(dim=1)``, the average over dimensions."""
-        return Statistic.of(self.loc, self, torch.Tensor.mean)
+        return Statistic.of(private(self.loc), self, torch.Tensor.mean)
 
     @property
     def var(self) -> Statistic:
         """The marginal variances; called, torch's reduction of that name."""
-        return Statistic.of(self.cov.var, self, torch.Tensor.var)
+        return Statistic.of(private(self.cov.var), self, torch.Tensor.var)
 
     @property
     def std(self) -> Statistic:
@@ -172,8 +197,7 @@ class Gaussian(Explained, Operators, Handle):
         return dense
 
     def with_provenance(self, provenance: Provenance) -> Gaussian:
-        """The same value with an account of where it comes from; nothing is left for later."""
-        _ = self.cov
+        """The same value with an account of where it comes from."""
         self._provenance = provenance
         return self
 
@@ -182,7 +206,7 @@ class Gaussian(Explained, Operators, Handle):
         if n < 1:
             raise ValueError(f"the number of samples must be at least 1, not {n}")
         with outside_autocast():
-            draws: Tensor = self.loc + self.cov.deviations(n, generator)
+            draws: Tensor = self.loc + self.cov.deviations(n, RandomNumbers(generator))
         return draws
 
     def log_prob(self, x: Tensor | float) -> Tensor:
@@ -201,22 +225,7 @@ class Gaussian(Explained, Operators, Handle):
         return torch.where(var > 0, density, point)
 
     def __repr__(self) -> str:
-        shape = "×".join(map(str, self.shape)) or "scalar"
-        told = self._provenance
-        kind = type(self.cov).__name__.lower() if told is None else told.method
-        place = "" if self.device.type == "cpu" else f", {self.device}"
-        head = f"Gaussian({shape}, {self.dtype}, {kind}{place}"
-        if self.numel() == 0 or self.loc.is_meta:
-            return head + ")"
-        if self.numel() <= 8:
-            mean = _short(self.loc)
-            std = _short(root(self.cov.var))
-            return f"{head}, mean={mean}, std={std})"
-        means, stds = self.loc.detach(), root(self.cov.var.detach())
-        return (
-            f"{head}, mean in [{means.min():.4g}, {means.max():.4g}], "
-            f"std in [{stds.min():.4g}, {stds.max():.4g}])"
-        )
+        return described(self)
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -227,13 +236,11 @@ class Gaussian(Explained, Operators, Handle):
         return iter(self.unbind(0))
 
     def __bool__(self) -> bool:
-        raise TypeError(
-            "the truth value of a Gaussian is random; decide on x.mean, or propagate the model with "
-            'method="samples"'
-        )
+        text = "the truth value of a Gaussian is random; decide on x.mean, or propagate the model with "
+        raise refused(TypeError(text + 'method="samples"'))
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("a Gaussian is not an array; convert x.mean and x.var")
+        raise refused(TypeError("a Gaussian is not an array; convert x.mean and x.var"))
 
     # ------------------------------------------------------------ what it does
 
@@ -246,10 +253,10 @@ class Gaussian(Explained, Operators, Handle):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Answer a function of torch that was given a Gaussian."""
-        return apply(func, args, kwargs or {}, Gaussian.from_covariance)
+        return apply(func, args, kwargs or {}, Gaussian._from_covariance)
 
     def _run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return apply(func, args, kwargs, Gaussian.from_covariance)
+        return apply(func, args, kwargs, Gaussian._from_covariance)
 
     if TYPE_CHECKING:
 
@@ -269,7 +276,7 @@ class _Method(str):
 
 def _called(name: str, *args: Any, **kwargs: Any) -> Any:
     # looked up here: torch.compile does not know torch's methods written in Python elsewhere
-    return apply(getattr(Tensor, name), args, kwargs, Gaussian.from_covariance)
+    return apply(getattr(Tensor, name), args, kwargs, Gaussian._from_covariance)
 
 
 def _metadata(name: str) -> property:
@@ -287,7 +294,3 @@ for _name in (
     "itemsize",
 ):
     setattr(Gaussian, _name, _metadata(_name))
-
-
-def _short(tensor: Tensor) -> str:
-    return str([float(f"{value:.4g}") for value in tensor.detach().flatten().tolist()])

@@ -55,8 +55,8 @@ class Random:
         return None
 
     @property
-    def raised(self) -> tuple[Random, Callable[[Random], Random]] | None:
-        """What this is an increasing function of, and the function; see ``Elementwise.increasing``."""
+    def monotone_of(self) -> tuple[Random, Callable[[Random], Random]] | None:
+        """What this is an increasing function of, and the function; see ``Elementwise.monotone``."""
         return None
 
     @property
@@ -76,19 +76,10 @@ def plain(value: Any) -> Any:
 
 
 class Rows(Protocol):
-    """A linear map whose every channel has a row of coefficients, and so takes a factor at no cost.
-
-    Attributes:
-        weight: the constant that the coefficients are elements of.
-    """
-
-    weight: Tensor
+    """A linear map whose every channel has a row of coefficients, and so takes a factor at no cost."""
 
     def rescaled(self, var: Tensor, factor: Tensor | None) -> Tensor:
         """``Linear.squared`` of variances, and then each channel multiplied by a number ``(channels,)``."""
-
-    def scaled(self, x: Tensor, factor: Tensor | None) -> Tensor:
-        """``Linear.linear``, and then the same."""
 
     def normed(
         self, mean: Tensor, var: Tensor, factor: Tensor, shift: Tensor
@@ -105,19 +96,21 @@ class Linear:
         affine: the whole map, on their means.
         linear: its linear part ``A``, on anything that adds up (probes, gradients).
         squared: ``A`` with every coefficient squared, on variances of independent elements.
-        increasing: whether every output element increases with its own input element and depends on no
+        monotone: whether every output element increases with its own input element and depends on no
             other, and in the same way all over a channel.
         scaling: of a map that multiplies each channel by a number and adds one, these, ``(channels,)`` each.
         rows: of a map with coefficients of its own for each channel, what gives the map with others instead.
+        joins: whether every output element is one element of an operand, or a constant, as of ``torch.cat``.
     """
 
     inputs: tuple[Random, ...]
     affine: Callable[..., Tensor]
     linear: Callable[..., Tensor]
     squared: Callable[..., Tensor]
-    increasing: bool = False
+    monotone: bool = False
     scaling: Callable[[], tuple[Tensor, Tensor]] | None = None
     rows: Callable[[], Rows] | None = None
+    joins: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +139,7 @@ class Elementwise:
             ask for it.
         kinks: of a piecewise linear ``f`` the places where its slope jumps, and by how much: numbers,
             or tensors that broadcast to the output.
-        increasing: whether ``f`` never decreases, and is the same all over a channel. Then
+        monotone: whether ``f`` never decreases, and is the same all over a channel. Then
             ``max f(x) = f(max x)``, and a maximum is better taken first: of what is nearly Gaussian.
     """
 
@@ -154,7 +147,7 @@ class Elementwise:
     moments: Callable[[Tensor, Tensor], Moments]
     function: Callable[[Tensor], Tensor] | None = None
     kinks: tuple[tuple[float | Tensor, float | Tensor], ...] = ()
-    increasing: bool = False
+    monotone: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -1,21 +1,22 @@
-"""How an answer came about, and how sure the method is of it."""
+"""How a result came about, and how sure the method is of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .attribution import Attribution
 from .numerics.autocast import outside_autocast
 
 __all__ = ["Explained", "Provenance", "StandardError"]
 
 
 class StandardError(NamedTuple):
-    """One standard deviation of an estimate's own error, for each element of the answer."""
+    """One standard deviation of an estimate's own error, for each element of the result."""
 
     mean: Tensor
     std: Tensor
@@ -23,7 +24,7 @@ class StandardError(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """Which method gave an answer, with which options, and why that one.
+    """Which method gave a result, with which options, and why that one.
 
     Attributes:
         method: the method's name.
@@ -33,8 +34,8 @@ class Provenance:
         linearised: operations without a rule that were replaced by their derivative at the mean, with
             the module that called them; see ``unsupported=`` of :func:`~uaprop.propagate`.
         standard_error: of mean and standard deviation, if the method knows it; or a function that gives it.
-        shares: for every Gaussian input a function that gives the part of an output's variance that each of
-            its elements causes; empty if the method does not say.
+        shares: for every Gaussian input the parts of the outputs' variances that its elements cause; empty
+            if the method does not say.
     """
 
     method: str
@@ -45,7 +46,7 @@ class Provenance:
     standard_error: StandardError | Callable[[], StandardError] | None = field(
         default=None, repr=False
     )
-    shares: tuple[Callable[[int, int | None], Tensor], ...] = field(default=(), repr=False)
+    shares: tuple[Attribution, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -54,6 +55,99 @@ class Provenance:
         linearised = f"; linearised: {', '.join(self.linearised)}" if self.linearised else ""
         return f"{self.method}({options}){reason}{entrance}{linearised}"
 
+    def evaluated(self) -> Provenance:
+        """The same with the standard errors computed, if they were not yet."""
+        error = self.standard_error
+        if error is None or isinstance(error, StandardError):
+            return self
+        return replace(self, standard_error=error())
+
+    def selected(self, apply: Callable[[Tensor], Any], like: Tensor) -> Any:
+        """Of a result that was rearranged.
+
+        Args:
+            apply: the rearrangement.
+            like: the mean before, with its strides.
+
+        Returns:
+            Its provenance; a tuple if the rearrangement has several outputs.
+        """
+        told = self.evaluated()
+        errors = [
+            apply(torch.zeros_like(like, dtype=error.dtype).add(error)) for error in told._errors()
+        ]
+        shares = [share.selected(apply, like) for share in self.shares]
+        found = [*errors, *shares]
+        if not any(isinstance(each, tuple | list) for each in found):
+            return told._with(errors, shares)
+        rows = zip(*found, strict=True)
+        return tuple(told._with(row[: len(errors)], row[len(errors) :]) for row in rows)
+
+    def converted(self, convert: Callable[[Tensor], Tensor], like: Tensor) -> Provenance:
+        """Of a result in another dtype or on the device of ``like``."""
+        told = self.evaluated()
+        return told._with(
+            [convert(error) for error in told._errors()],
+            [share.converted(convert, like) for share in self.shares],
+        )
+
+    @classmethod
+    def joined(
+        cls, build: Callable[..., Tensor], operands: Sequence[tuple[Provenance, Tensor]]
+    ) -> Provenance:
+        """Of several results put together.
+
+        Args:
+            build: puts tensors together as the results were, zeros for what else there is.
+            operands: their provenances and means.
+
+        Returns:
+            One provenance, with the standard errors and attributions that all of them have.
+        """
+        told = [provenance.evaluated() for provenance, _ in operands]
+        first = told[0]
+        errors: Sequence[Tensor] = ()
+        if all(each.standard_error is not None for each in told):
+            errors = [
+                build(*parts) for parts in zip(*(each._errors() for each in told), strict=True)
+            ]
+        shares: Sequence[Attribution] = ()
+        if len({len(each.shares) for each in told}) == 1:
+            means = [mean for _, mean in operands]
+            shares = [
+                Attribution.joined(build, list(zip(parts, means, strict=True)))
+                for parts in zip(*(each.shares for each in told), strict=True)
+            ]
+        options = {
+            name: value
+            for name, value in first.options.items()
+            if all(name in each.options and _same(each.options[name], value) for each in told)
+        }
+        whole = cls(
+            _listed(each.method for each in told),
+            options,
+            _listed(each.reason for each in told),
+            _listed(each.entrance for each in told),
+            tuple(dict.fromkeys(name for each in told for name in each.linearised)),
+        )
+        return whole._with(errors, shares)
+
+    def _errors(self) -> tuple[Tensor, ...]:
+        error = self.standard_error
+        return error if isinstance(error, StandardError) else ()
+
+    def _with(self, errors: Sequence[Tensor], shares: Sequence[Attribution]) -> Provenance:
+        error = StandardError(*errors) if errors else None
+        return replace(self, standard_error=error, shares=tuple(shares))
+
+
+def _listed(texts: Any) -> str:
+    return ", ".join(dict.fromkeys(text for text in texts if text))
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and not isinstance(a, Tensor) and bool(a == b))
+
 
 class Explained:
     """What a value can say about the method that it comes from."""
@@ -61,13 +155,14 @@ class Explained:
     __slots__ = ()
 
     _provenance: Provenance | None
+    loc: Any
     ndim: int
     shape: torch.Size
     numel: Callable[[], int]
 
     @property
     def provenance(self) -> Provenance | None:
-        """Which method gave this answer, with which options and why; None for any other value."""
+        """Which method gave this result, with which options and why; None for any other value."""
         return self._provenance
 
     @property
@@ -93,11 +188,12 @@ class Explained:
         linear response causes, at most the variance; the rest belongs to no single element.
 
         Args:
-            output: which output, counted in the flattened answer of a batch element.
+            output: which output, counted in the flattened result of a batch element.
             input: which of several random inputs.
 
         Returns:
-            ``(batch, *input's shape)``; the input's shape if the answer is a vector.
+            ``(batch, *input's shape)``; the input's shape if the result is a vector. Of a vector that was
+            selected from the results of a batch, the shape of the batch element's own input.
 
         Raises:
             ValueError: if the method does not say, or there is no such output.
@@ -108,9 +204,8 @@ class Explained:
             raise ValueError(
                 f'{name} has no attribution; method="adjoint", "hybrid" and "linear" have it'
             )
-        outputs = self.numel() if self.ndim < 2 else self.numel() // max(1, self.shape[0])
+        outputs = self.numel() if self.ndim < 2 else self.shape[1:].numel()
         if not -outputs <= output < outputs:
             raise ValueError(f"there is no output {output}: a batch element has {outputs}")
-        share = told.shares[input]
         with outside_autocast():
-            return share(output % outputs, None if self.ndim < 2 else outputs)
+            return told.shares[input].part(output % outputs, self.loc)

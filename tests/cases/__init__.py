@@ -5,14 +5,14 @@ Every test over rules runs over this table, and one test fails if a rule has no 
 
 from __future__ import annotations
 
-from . import aten, core, extremes, normalise, positive, sequence
+from . import algebra, aten, core, extremes, normalise, positive, scalars, sequence
 from .table import Case, constant, like
 
 __all__ = ["CASES", "ELSEWHERE", "FOREIGN", "Case", "constant", "like"]
 
 CASES = [
     case
-    for module in (core, aten, positive, normalise, extremes, sequence)
+    for module in (core, aten, positive, normalise, extremes, sequence, algebra, scalars)
     for case in module.T.cases
 ]
 
@@ -21,7 +21,7 @@ ELSEWHERE = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
     "new_ones", "new_full", "new_empty", "new_tensor", "is_floating_point", "is_complex", "numel",
     "is_contiguous", "stride", "element_size", "get_device", "storage_offset",
-    "adaptive_max_pool_with_indices", "running_product", "affine_grid", "rrelu", "max_pool_with_indices",
+    "running_product", "affine_grid", "rrelu",
     "aten_size", "aten_metadata", "sigmoid_of_the_report", "marginals", "cuda", "decision",
     "left_aligned", "pack_padded_sequence",
 }  # fmt: skip

@@ -49,6 +49,7 @@ T.add("diff", lambda x: torch.diff(x), (2, 5))
 T.add("diff", lambda x: x.diff(n=3, dim=0), (5, 2), label="third")
 T.add("diff", lambda x: x.diff(prepend=like(constant(2, 1), x), append=like(constant(2, 2), x)),
       (2, 3), label="ends")  # fmt: skip
+T.add("diff", lambda x: x.diff(n=0, prepend=like(constant(2, 1), x)), (2, 3), label="none")
 T.add("trace", lambda x: torch.trace(x), (3, 3))
 T.add("unfold_windows", lambda x: F.unfold(x, (2, 3), dilation=(2, 1), padding=1, stride=(1, 2)),
       (1, 2, 5, 6))  # fmt: skip
@@ -95,6 +96,17 @@ T.add("index_put", lambda x: x[:3].index_put((torch.tensor([0, 2, 0]),), x[3:], 
       (6, 2), label="sum")  # fmt: skip
 T.add("masked_scatter", lambda x: x[:2].masked_scatter(torch.tensor([True, False, True]), x[2:]),
       (4, 3))  # fmt: skip
+T.add("select_scatter", lambda x: x[:2].select_scatter(x[2] * 2, 0, 1), (3, 3))
+T.add(
+    "slice_scatter", lambda x: torch.slice_scatter(x, like(constant(2, 1), x), 1, 1, 4, 2), (2, 3)
+)
+T.add("diagonal_scatter", lambda x: torch.diagonal_scatter(like(constant(3, 3), x), x, 1), (2,))
+T.add("as_strided", lambda x: x.contiguous().as_strided((2, 2), (1, 2), 1), (2, 3))
+T.add("as_strided_copy", lambda x: torch.as_strided_copy(x, (2, 2), (1, 2)), (2, 3))
+T.add("as_strided_scatter", lambda x: torch.as_strided_scatter(x, like(constant(2, 2), x), (2, 2),
+      (1, 2), 1), (2, 3))  # fmt: skip
+T.add("as_strided_scatter", lambda x: torch.as_strided_scatter(like(constant(2, 3), x), x, (2, 2),
+      (1, 2)), (2, 2), label="source")  # fmt: skip
 
 # ------------------------------------------------------------------ convolutions with every argument
 T.add("conv1d", lambda x: F.conv1d(x, like(constant(3, 2, 4), x), padding="same", dilation=3),
@@ -118,3 +130,6 @@ for _name, _call in (
     ("cosh", lambda x: torch.cosh(0.5 * x)),
 ):
     T.add(_name, _call, (2, 3), "elementwise")
+T.add(
+    "prelu", lambda x: F.prelu(x, like(torch.tensor([0.3]), x)), (), "elementwise", label="scalar"
+)

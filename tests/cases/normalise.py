@@ -61,6 +61,10 @@ T.add("vector_norm", lambda x: torch.linalg.vector_norm(0.2 * x + 1, 4, 1), (2, 
       label="fourth", rounds=True, tolerance=0.03)  # fmt: skip
 T.add("vector_norm", lambda x: torch.linalg.vector_norm(x.unsqueeze(-1), 2, -1), (2, 4), "joint",
       label="alone", tolerance=1e-9)  # fmt: skip
+T.add("vector_norm", lambda x: torch.linalg.vector_norm(x, float("inf"), 1), (2, 6), "joint",
+      label="largest", tolerance=1e-6)  # fmt: skip
+T.add("vector_norm", lambda x: torch.linalg.vector_norm(x + 9, -float("inf"), 1, True), (2, 6),
+      "joint", label="smallest", tolerance=1e-6)  # fmt: skip
 T.add("norm", lambda x: torch.norm(x), (3, 4), "joint", tolerance=0.02)
 T.add("norm", lambda x: torch.norm(x, p=2, dim=(1, 2)), (2, 3, 4), "joint", label="dims",
       tolerance=0.02)  # fmt: skip

@@ -18,6 +18,11 @@ def _far(x: Any) -> Any:
     return 0.25 * x + 3
 
 
+def _either_side(x: Any) -> Any:
+    """The same, and as far below zero in every other column."""
+    return _far(x) * like(torch.tensor([1.0, -1.0, 1.0]), x)
+
+
 for _name, _label, _call in (
     ("sqrt", "", lambda x: torch.sqrt(_far(x))),
     ("sqrt", "method", lambda x: _far(x).sqrt()),
@@ -32,8 +37,13 @@ for _name, _label, _call in (
     ("div", "constant", lambda x: 2.0 / _far(x)),
     ("div", "tensor", lambda x: like(constant(4, 2, 3), x) / _far(x)),
     ("div", "quotient", lambda x: x[:2] / _far(x[2:])),
+    ("reciprocal", "signs", lambda x: _either_side(x).reciprocal()),
+    ("pow", "signs", lambda x: _either_side(x) ** -2),
+    ("pow", "odd", lambda x: _either_side(x) ** -3),
+    ("div", "signs", lambda x: -2.0 / _either_side(x)),
+    ("div", "quotient-signs", lambda x: x[:2] / _either_side(x[2:])),
 ):
-    _shape = (4, 3) if _label == "quotient" else (2, 3)
+    _shape = (4, 3) if "quotient" in _label else (2, 3)
     T.add(_name, _call, _shape, "positive", label=_label, tolerance=0.025)
 
 T.add("power_by_its_making", lambda x: positive_power(x.square().sum(-1), 0.5), (2, 8), "positive",

@@ -109,10 +109,17 @@ def monte_carlo(
     """The moments of the outputs by the method ``samples``, for a batch of copies of one input.
 
     A batch is quick also for a network that cannot be vectorised. The draws of each copy average to zero, so
-    that the linear part of the noise cancels from the mean.
+    that the linear part of the noise cancels from the mean. Each has a key, and so noise of its own.
     """
     batch = ua.Gaussian(x.repeat(COPIES, *([1] * (x.ndim - 1))), std=noise)
-    answer = ua.propagate(network, model.arguments(batch), "samples", samples=draws, centred=True)
+    answer = ua.propagate(
+        network,
+        model.arguments(batch),
+        "samples",
+        samples=draws,
+        centred=True,
+        keys=list(range(COPIES)),
+    )
     return [
         ua.Gaussian(y.mean.mean(0, keepdim=True), y.var.mean(0, keepdim=True))
         for y in _gaussians(answer)

@@ -9,7 +9,11 @@ from typing import Any
 import torch
 
 from ..methods.arguments import Arguments
+from ..methods.batch_independence import BatchItems
+from ..methods.model_state import preserved
 from ..methods.options import whole_number
+from ..numerics.turns import one_at_a_time
+from ..records import holds_tensors
 from .comparison import Comparison, Errors, Point, Row
 from .contestant import Answer, Contestant, Entry, contestants
 from .truth import Sampler, Truth
@@ -22,11 +26,12 @@ _LEAST_SECONDS = 0.02  # that everything is timed for, at each repeat
 
 def compare(
     model: Callable[..., Any],
-    x: Any,
+    x: Any = None,
     methods: str | Sequence[Entry] | Mapping[str, Entry] | None = None,
     samples: int = 10_000,
     repeats: int = 3,
     seed: int = 0,
+    **keywords: Any,
 ) -> Comparison:
     """Measure how far methods are off on a model, and whether Monte Carlo does better in their time.
 
@@ -51,6 +56,7 @@ def compare(
         samples: draws for the truth, at least 100; ``noise`` in the result says what they leave uncertain.
         repeats: how often everything is timed.
         seed: makes the draws reproducible; also given to the methods that take one.
+        **keywords: keyword arguments of the model that are Gaussians or tensors, or hold them.
 
     Returns:
         A :class:`~uaprop.check.comparison.Comparison`: print it, ``.plot()`` it, or take ``.to_dict()``.
@@ -62,24 +68,41 @@ def compare(
     whole_number("samples", samples, _LEAST_SAMPLES)
     whole_number("repeats", repeats, 1)
     chosen = contestants(methods, seed)
-    arguments = Arguments.of(x)
+    for name, value in keywords.items():
+        if not holds_tensors(value):
+            raise TypeError(
+                f"compare has no option {name!r}; an argument of the model that is no tensor goes into a "
+                "dict with the others"
+            )
+    arguments = Arguments.of(x, keywords)
+    if x is None or isinstance(x, Mapping):  # in one dict no name is taken for an option
+        x, keywords = {**(x or {}), **keywords}, {}
     if not arguments.gaussians:
         raise TypeError(f"compare needs a ua.Gaussian among the inputs, not {type(x).__name__}")
     means = [gaussian.loc.detach() for gaussian in arguments.gaussians]
 
     def forward(*values: Any) -> Any:
-        return arguments.run(model, values or means)
+        # copies: the model may write to its input
+        return arguments.run(model, values or [mean.clone() for mean in means])
 
-    with torch.no_grad(), torch.random.fork_rng():
+    with (
+        one_at_a_time,
+        preserved(model) as state,
+        torch.no_grad(),
+        torch.random.fork_rng(),
+    ):
         forward()  # an error of the model's own comes up here
-        sampler = Sampler(forward, arguments.gaussians, seed)
+        items = BatchItems(model, arguments)
+        batch = items.batch if items.are_separable else None
+        sampler = Sampler(forward, arguments.gaussians, seed, batch)
         truth = Truth.of(sampler, samples)
-        answers = [contestant.answer(model, x, truth) for contestant in chosen]
+        state.restore()  # so that all methods see the same model
+        answers = [contestant.answer(model, x, keywords, truth) for contestant in chosen]
         work: list[Callable[[], Any]] = [forward, sampler.step]
         for contestant, answer in zip(chosen, answers, strict=True):
             failed = isinstance(answer, str)
-            work.append(_nothing if failed else _bound(contestant, model, x))
-        clock, step, *times = _timed(work, repeats)
+            work.append(_nothing if failed else _bound(contestant, model, x, keywords))
+        clock, step, *times = _timed(work, repeats, state.restore)
     draw = step / sampler.size
     rows = [
         _row(contestant, answer, truth, seconds, seconds / clock, int(seconds / draw))
@@ -101,16 +124,21 @@ def _nothing() -> None:
     """In place of a method that failed."""
 
 
-def _bound(contestant: Contestant, model: Callable[..., Any], x: Any) -> Callable[[], Any]:
-    return lambda: contestant.run(model, x)
+def _bound(
+    contestant: Contestant, model: Callable[..., Any], x: Any, keywords: Mapping[str, Any]
+) -> Callable[[], Any]:
+    return lambda: contestant.run(model, x, keywords)
 
 
-def _timed(work: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+def _timed(
+    work: Sequence[Callable[[], Any]], repeats: int, afterwards: Callable[[], None]
+) -> list[float]:
     """The best time of each, in seconds; they take turns, so that all see the same machine."""
     best = [float("inf")] * len(work)
     for _ in range(repeats):
         for place, function in enumerate(work):
             best[place] = min(best[place], _seconds(function))
+            afterwards()
     return best
 
 

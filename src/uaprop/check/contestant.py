@@ -40,23 +40,26 @@ class Contestant:
     method: str
     options: dict[str, Any]
 
-    def run(self, model: Callable[..., Any], x: Any) -> Any:
+    def run(self, model: Callable[..., Any], x: Any, keywords: Mapping[str, Any]) -> Any:
         """The method itself."""
-        return propagate(model, x, method=self.method, **self.options)
+        return propagate(model, x, method=self.method, **self.options, **keywords)
 
-    def answer(self, model: Callable[..., Any], x: Any, truth: Truth) -> Answer | str:
+    def answer(
+        self, model: Callable[..., Any], x: Any, keywords: Mapping[str, Any], truth: Truth
+    ) -> Answer | str:
         """Run the method, and pick the outputs that vary.
 
         Args:
             model: any callable on tensors.
             x: its input.
+            keywords: its keyword arguments beside that.
             truth: says what the outputs are.
 
         Returns:
             The answer; or what went wrong, as text.
         """
         try:
-            return self._picked(self.run(model, x), truth)
+            return self._picked(self.run(model, x, keywords), truth)
         except Exception as error:  # whatever it is, it belongs in the table and not in its place
             return f"{type(error).__name__}: {error}"
 
@@ -130,7 +133,7 @@ def _flat(values: Tensor) -> Tensor:
 
 def _places(shapes: Sequence[torch.Size], outputs: Any) -> Tensor:
     """Where a method's outputs are among all; ``outputs`` are columns of the only one."""
-    every = torch.arange(sum(shape.numel() for shape in shapes))
+    every = torch.arange(sum(shape.numel() for shape in shapes), device="cpu")
     if outputs is None:
         return every
     if len(shapes) > 1:

@@ -20,6 +20,8 @@ from ..gaussian import Gaussian
 from ..kinds import Joint, Linear, Select
 from ..methods.arguments import Arguments
 from ..methods.entrance import either_way
+from ..methods.model_state import preserved
+from ..tensor_form import InTensorForm
 from .covered import Coverage, Operation
 
 __all__ = ["coverage"]
@@ -49,12 +51,21 @@ def coverage(
     """
     arguments = _random(example_inputs, example_kwargs)
     admit(model)
-    args, kwargs = arguments.filled(arguments.gaussians)
-    with torch.no_grad(), Watch(record=True, stand_in=_stand_in) as watch:
+    # not the caller's own, which the model may write to
+    own = [Gaussian._from_covariance(x.loc, x.cov) for x in arguments.gaussians]
+    args, kwargs = arguments.filled(own)
+    with preserved(model), torch.no_grad(), Watch(record=True, stand_in=_stand_in) as watch:
 
         def run(way: Callable[..., Any]) -> Any:
             watch.events.clear()
-            return way(*args, **kwargs)
+            answer = way(*args, **kwargs)
+            refusals = [event.refusal for event in watch.events if event.refusal is not None]
+            if (
+                isinstance(way, InTensorForm) and refusals
+            ):  # the last resort, only if all of it works
+                watch.events.clear()
+                raise refusals[0]
+            return answer
 
         try:
             _, entrance = either_way(model, arguments, run)
@@ -86,7 +97,7 @@ def _random(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
 def _noisy(leaf: Any) -> Any:
     """A floating-point tensor with a little noise; anything else as it is."""
     if isinstance(leaf, Tensor) and leaf.is_floating_point():
-        return Gaussian.from_covariance(leaf, _small(leaf))
+        return Gaussian._from_covariance(leaf, _small(leaf))
     return leaf
 
 

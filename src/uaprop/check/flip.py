@@ -73,11 +73,13 @@ def flip_probability(y: Gaussian, *, samples: int = 4096, seed: int = 0) -> Flip
         predicted = mean.argmax(1)
         win = torch.zeros_like(mean)
         flip = mean.new_zeros(len(mean))
-        if len(mean):
-            classes = _contenders(mean, cov, predicted)
-            part = _wins(*_restricted(mean, cov, classes), samples, seed)
-            win.scatter_(1, classes, part)
-            flip = part[:, 1:].sum(1)  # the predicted class is the first contender
+        order, counts = _contenders(mean, cov, predicted)
+        for count in counts.unique().tolist():  # a row's result does not depend on the others
+            rows = counts == count
+            classes = order[rows, :count]
+            part = _wins(*_restricted(mean[rows], cov[rows], classes), samples, seed)
+            win[rows] = win[rows].scatter(1, classes, part)
+            flip[rows] = part[:, 1:].sum(1)  # the predicted class is the first contender
         dtype = torch.promote_types(y.dtype, torch.float32)
         win, flip = win.to(dtype), flip.to(dtype)
     return Flip(win[0], predicted[0], flip[0]) if single else Flip(win, predicted, flip)
@@ -105,14 +107,14 @@ def _checked(y: Gaussian, samples: int, seed: int) -> tuple[Tensor, Tensor]:
     return mean, cov
 
 
-def _contenders(mean: Tensor, cov: Tensor, predicted: Tensor) -> Tensor:
+def _contenders(mean: Tensor, cov: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
     """The classes that matter, in order of their chance against the predicted one, which comes first.
 
     The answer flips at least as often as the strongest rival is ahead, so all classes whose chances
     together are a millionth of that rival's can go.
 
     Returns:
-        Class numbers, (batch, contenders).
+        All classes in that order, (batch, classes), and how many of them matter, (batch,).
     """
     first = predicted.unsqueeze(1)
     var = cov.diagonal(dim1=-2, dim2=-1)
@@ -123,8 +125,7 @@ def _contenders(mean: Tensor, cov: Tensor, predicted: Tensor) -> Tensor:
     ahead = torch.where(apart > 0, ahead, (gap == 0).double()).scatter(1, first, 2.0)
     ahead, order = ahead.sort(dim=1, descending=True, stable=True)
     worth = ahead * ahead.shape[1] > _NEGLIGIBLE * ahead[:, 1:2]
-    count = max(int(worth.sum(1).max()), min(_ALWAYS, mean.shape[1]))
-    return order[:, :count]
+    return order, worth.sum(1).clamp_min(min(_ALWAYS, mean.shape[1]))
 
 
 def _restricted(mean: Tensor, cov: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:

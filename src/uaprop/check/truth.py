@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from ..gaussian import Gaussian
 from ..methods.progress import Progress
 from ..methods.samples import Batched, Stream
+from ..records import opened
 from .comparison import Errors
 
 __all__ = ["Sampler", "Truth", "pooled"]
@@ -26,7 +27,7 @@ _BLOCKS = 32  # least number of blocks that an error is averaged over
 
 def pooled(answer: Any) -> list[Any]:
     """The floating-point tensors and Gaussians of a model's answer, in order."""
-    leaves = pytree.tree_leaves(answer, is_leaf=lambda leaf: isinstance(leaf, Gaussian))
+    leaves = pytree.tree_leaves(opened(answer), is_leaf=lambda leaf: isinstance(leaf, Gaussian))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor | Gaussian) and _floating(leaf)]
 
 
@@ -37,14 +38,26 @@ def _floating(leaf: Tensor | Gaussian) -> bool:
 class Sampler:
     """Runs a model on draws of its inputs and pools its outputs.
 
+    Args:
+        call: the model, of plain tensors.
+        inputs: its inputs.
+        seed: of the noise.
+        batch: the number of items, if those of several draws may go in one batch.
+
     Attributes:
         size: draws that are computed at once.
         shapes: the outputs' shapes.
     """
 
-    def __init__(self, call: Callable[..., Any], inputs: list[Gaussian], seed: int) -> None:
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        inputs: list[Gaussian],
+        seed: int,
+        batch: int | None = None,
+    ) -> None:
         numbers = random.Random(f"uaprop.compare {seed}")  # none of the methods' seeds
-        self._run = Batched(call)
+        self._run = Batched(call, batch)
         self._stream = Stream(inputs, numbers.getrandbits(62))
         torch.manual_seed(numbers.getrandbits(62))  # the model's own noise
         first = pooled(self._run(*self._stream.take(1)))
@@ -60,7 +73,8 @@ class Sampler:
     def draw(self, count: int) -> Tensor:
         """``(count, outputs)`` in float64."""
         leaves = pooled(self._run(*self._stream.take(count)))
-        return torch.cat([leaf.detach().flatten(1).double() for leaf in leaves], dim=1)
+        flat = [leaf.flatten(1) if leaf.ndim > 1 else leaf.unsqueeze(1) for leaf in leaves]
+        return torch.cat([part.detach().double() for part in flat], dim=1)
 
     def step(self) -> tuple[Tensor, Tensor]:
         """A chunk of draws and its moments: the work that Monte Carlo has with them."""
@@ -107,9 +121,9 @@ class Truth:
         """
         outputs = sum(shape.numel() for shape in sampler.shapes)
         kept = min(outputs, max(1, _KEPT_ELEMENTS // samples))
-        places = (torch.arange(kept) * outputs) // max(kept, 1)
-        draws = torch.empty((samples, kept), dtype=torch.float64)
-        mean = squares = torch.zeros(())
+        places = (torch.arange(kept, device="cpu") * outputs) // max(kept, 1)
+        draws = torch.empty((samples, kept), dtype=torch.float64, device="cpu")
+        mean = squares = torch.zeros((), device="cpu")
         done = 0
         with Progress(samples, "sampling the truth") as progress:
             while done < samples:
@@ -136,8 +150,10 @@ class Truth:
         if not len(
             places
         ):  # hardly any output varies, and none of those kept: take them for Gaussian
-            generator = torch.Generator().manual_seed(0)
-            draws = torch.randn((samples, 1), generator=generator, dtype=torch.float64)
+            generator = torch.Generator("cpu").manual_seed(0)
+            draws = torch.randn(
+                (samples, 1), generator=generator, dtype=torch.float64, device="cpu"
+            )
         return cls(mean, std, varies, draws, places, sampler.shapes, samples)
 
     def errors(self, count: int, places: Tensor | None = None) -> tuple[float | None, float | None]:

@@ -34,6 +34,16 @@ def _finite(value: float) -> float:
     return value
 
 
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Load FILE.pt2 although it can run any code that its author put there: only for files "
+        "from people you trust.",
+    ),
+]
+
+
 @app.callback()
 def options(
     version: Annotated[
@@ -82,18 +92,19 @@ def coverage(
         str,
         typer.Argument(
             help="torchvision:NAME, timm:NAME, transformers:TYPE or :FOLDER with a config.json, "
-            "FILE.pt2 of torch.export, or package.module:callable."
+            "FILE.pt2 of torch.export (with --trust), or package.module:callable."
         ),
     ],
     shape: Annotated[
         str | None, typer.Option(help="Shape of the input, such as 1,3,224,224.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    trust: Trust = False,
 ) -> None:
     """List every operation of a model, its rule, and whether its moments are exact."""
     from .coverage import run
 
-    run(model, shape, json)
+    run(model, shape, json, trust)
 
 
 @app.command()
@@ -110,8 +121,9 @@ def export(
     std: Annotated[
         float, typer.Option(min=0, callback=_finite, help="Deviation of the noise to try it with.")
     ] = 0.1,
+    trust: Trust = False,
 ) -> None:
     """Write a model with error bars to a file, and check the file against eager mode."""
     from .export import run
 
-    run(model, to, shape, method, calibration, std)
+    run(model, to, shape, method, calibration, std, trust)

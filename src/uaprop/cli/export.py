@@ -20,7 +20,13 @@ __all__ = ["run"]
 
 
 def run(
-    target: str, to: Path, shape: str | None, method: str, calibration: Path | None, std: float
+    target: str,
+    to: Path,
+    shape: str | None,
+    method: str,
+    calibration: Path | None,
+    std: float,
+    trust: bool = False,
 ) -> None:
     """Export a model with error bars; exit code 1 if it cannot be, or if the file is wrong.
 
@@ -30,7 +36,8 @@ def run(
         shape: of the model's input, as ``1,3,224,224``.
         method: ``"diagonal"`` or ``"calibrated"``.
         calibration: the file of a calibration, for ``"calibrated"``.
-        std: deviation of the noise that the file is tried with.
+        std: standard deviation of the noise that the file is tried with.
+        trust: whether the target, if it is a file, may run code of its author.
 
     Raises:
         typer.BadParameter: if there is no such model, method or format.
@@ -42,12 +49,15 @@ def run(
         raise typer.BadParameter(f"{method!r} is none of {', '.join(TRACEABLE)}.")
     if (method == "calibrated") != (calibration is not None):
         raise typer.BadParameter("--calibration FILE goes with --method calibrated.")
-    options: dict[str, Any] = (
-        {} if calibration is None else {"calibration": Calibration.load(calibration)}
-    )
+    options: dict[str, Any] = {}
+    if calibration is not None:
+        try:
+            options["calibration"] = Calibration.load(calibration)
+        except ValueError as problem:
+            raise typer.BadParameter(str(problem)) from None
     given = sizes(shape)
     with Console(stderr=True).status(f"exporting {target}"):
-        model = load(target, given)
+        model = load(target, given, trust)
         names = [name for name, value in model.kwargs.items() if _random(value)]
         by_keyword = None if any(map(_random, model.args)) or not names else names[0]
         try:

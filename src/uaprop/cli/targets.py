@@ -31,21 +31,22 @@ class Target:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def load(target: str, shape: tuple[int, ...] | None) -> Target:
+def load(target: str, shape: tuple[int, ...] | None, trust: bool = False) -> Target:
     """The model of that name, with an example input.
 
     Args:
         target: one of the forms in ``FORMS``.
         shape: of the input; None for the model's usual one.
+        trust: whether a file may run code of its author.
 
     Returns:
         Model and arguments.
 
     Raises:
-        typer.BadParameter: if there is no such model, or it needs a shape.
+        typer.BadParameter: if there is no such model, it needs a shape, or it is a file that is not trusted.
     """
     if target.endswith(".pt2"):
-        return _program(Path(target))
+        return _program(Path(target), trust)
     source, colon, name = target.partition(":")
     if not colon or not name:
         raise typer.BadParameter(f"{target!r} is none of: {FORMS}.")
@@ -72,10 +73,23 @@ def sizes(shape: str | None) -> tuple[int, ...] | None:
         raise typer.BadParameter(f"{shape!r} is no shape; write it as 1,3,224,224.") from None
 
 
-def _program(path: Path) -> Target:
+def _program(path: Path, trust: bool) -> Target:
+    """A program of ``torch.export``."""
+    # Its loader unpickles objects, evaluates expressions as Python and loads compiled libraries, and has no
+    # mode that does none of these. To look for pickles alone would not make a file safe.
     if not path.exists():
         raise typer.BadParameter(f"there is no file {path}.")
-    program = torch.export.load(path)
+    if not trust:
+        raise typer.BadParameter(
+            f"{path} can run code on this computer as soon as it is loaded: torch.export.load unpickles "
+            "objects and evaluates expressions that the file brings. If you trust whoever made the "
+            "file, repeat the command with --trust."
+        )
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # of many kinds, for a file that is damaged or something else
+        reason = (str(error).strip() or type(error).__name__).partition("\n")[0]
+        raise typer.BadParameter(f"{path} is no program of torch.export: {reason}") from error
     if program.example_inputs is None:
         raise typer.BadParameter(f"{path} was saved without example inputs.")
     args, kwargs = program.example_inputs
@@ -107,7 +121,9 @@ def _transformers(name: str, shape: tuple[int, ...] | None) -> Target:
     """A folder with a config.json, a name whose configuration is in the local cache, or a model type."""
     transformers = _imported("transformers")
     try:
-        config = transformers.AutoConfig.from_pretrained(name, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            name, local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError):
         try:
             config = transformers.AutoConfig.for_model(name)
@@ -117,7 +133,10 @@ def _transformers(name: str, shape: tuple[int, ...] | None) -> Target:
                 "model type of transformers such as bert, gpt2, vit or whisper."
             ) from None
     try:
-        model = transformers.AutoModel.from_config(config).eval()
+        model = transformers.AutoModel.from_config(config, trust_remote_code=False).eval()
+    except ValueError as error:  # such as a model whose code is in the folder
+        reason = str(error).strip().partition("\n")[0]
+        raise typer.BadParameter(f"transformers makes no model of {name!r}: {reason}") from None
     except ImportError as error:  # it imports its models when they are asked for
         raise _broken("transformers", error) from error
     if getattr(config, "is_encoder_decoder", False):

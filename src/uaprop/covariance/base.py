@@ -12,8 +12,11 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Random, Select
+from ..numerics.chance import RandomNumbers
+from ..numerics.moments import root
+from ..numerics.underflow import smallest_lost
 
-__all__ = ["Covariance", "Result", "composed", "per_batch_element", "rearranged"]
+__all__ = ["Covariance", "Result", "composed", "per_batch_element", "rearranged", "square_root"]
 
 Result = tuple[Tensor, "Covariance"]
 
@@ -30,11 +33,16 @@ class Covariance(ABC):
     needs_functions: ClassVar[bool] = False
     """Whether it takes plain functions, and so operations that have no rule (``anything``)."""
 
-    defers: ClassVar[bool] = True
-    """Whether an increasing function may wait, lest a maximum follow (``Elementwise.increasing``)."""
+    maximum_first: ClassVar[bool] = True
+    """Whether a maximum of an increasing function is taken before it (``Elementwise.monotone``)."""
 
     uncorrelated: ClassVar[bool] = False
     """Whether it takes all elements to be independent of each other."""
+
+    @property
+    def responds(self) -> bool:
+        """Whether a method reads the response off the mean's derivative, which no ``detach`` may cut then."""
+        return False
 
     @classmethod
     def anything(cls, inputs: tuple[Random, ...], function: Callable[..., Any]) -> Any:
@@ -61,13 +69,21 @@ class Covariance(ABC):
     def var(self) -> Tensor:
         """Marginal variances, of the tensor's shape."""
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that it is made of."""
+        return (self.var,)
+
     @abstractmethod
     def dense(self) -> Tensor:
         """Dense covariance of each batch element, see :func:`per_batch_element`."""
 
     @abstractmethod
-    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """``count`` draws with mean zero and this covariance, ``(count, *shape)``."""
+    def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
+        """``count`` samples with mean zero and this covariance, ``(count, *shape)``."""
+
+    def stored(self) -> Covariance:
+        """What can be written to a file of it, as a representation that can."""
+        return self
 
     def times(self, jacobian: Tensor) -> Tensor:
         """``J Σ`` for the Jacobian ``J`` of each batch element, ``(batch, outputs, elements)``.
@@ -160,13 +176,35 @@ def per_batch_element(tensor: Tensor) -> Tensor:
     return tensor.flatten(1) if tensor.ndim > 1 else tensor.reshape(-1)
 
 
-def rearranged(kind: Select, wrap: Callable[[Tensor], Covariance]) -> Any:
+def square_root(dense: Tensor) -> Tensor:
+    """``R`` with ``R Rᵀ`` the covariance, ``(..., n, n)``; of matrices that are one and the same, once."""
+    if dense.ndim == 3 and dense.stride(0) == 0 and len(dense) > 1:
+        return square_root(dense[0]).expand(dense.shape)
+    values, vectors = torch.linalg.eigh(dense)
+    return vectors * root(values.clamp_min(0)).unsqueeze(-2)  # with finite gradients at zero
+
+
+def rearranged(kind: Select, wrap: Callable[[Tensor], Any]) -> Any:
     """Rearrange mean and marginal variances alike, with ``wrap`` around the variances."""
     (x,) = kind.inputs
     var = x.cov.var
     if var.stride() != x.loc.stride():  # so that whatever view the mean allows, the variance does
         var = torch.zeros_like(x.loc).add(var)
+    before = var
     mean, var = kind.apply(x.loc), kind.apply(var)
+    if kind.converts and var.dtype != before.dtype:
+        _check_kept(before, var)
     if isinstance(mean, Tensor):
         return mean, wrap(var)
     return tuple((m, wrap(v)) for m, v in zip(mean, var, strict=True))
+
+
+def _check_kept(before: Tensor, after: Tensor) -> None:
+    """Refuse a conversion in which variances become zero."""
+    lost = smallest_lost(before, after)
+    if lost is not None:
+        raise UnsupportedOperation(
+            f"a conversion to {after.dtype}",
+            reason=f"a variance of {lost:.3g} would become zero, or be far off",
+            remedy="Keep the Gaussian in float32, or convert to torch.bfloat16, which has smaller numbers.",
+        )

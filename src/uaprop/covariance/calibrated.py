@@ -60,7 +60,7 @@ class Calibrated(Diagonal):
 
     __slots__ = ("tally",)
 
-    defers = False  # places are counted in the model's order
+    maximum_first = False  # sites are counted in the model's order
 
     def __init__(self, var: Tensor | Postponed, tally: Tally) -> None:
         super().__init__(var)

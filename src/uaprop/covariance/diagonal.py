@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Select
+from ..numerics.chance import RandomNumbers
 from ..numerics.kernel import Kernel
 from ..numerics.maximum import larger
 from ..numerics.moments import root, untracked
@@ -51,18 +52,15 @@ class Diagonal(Covariance):
         """Diagonal matrices, one for each batch element."""
         return torch.diag_embed(per_batch_element(self.var))
 
-    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Independent normal draws."""
+    def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
+        """Independent normal samples."""
         var = self.var
         std = var.sqrt() if untracked(var) else root(var)
-        noise = torch.randn(
-            (count, *std.shape), dtype=std.dtype, device=std.device, generator=generator
-        )
-        return noise.mul_(std) if not std.requires_grad else noise * std
+        return noise.normal(count, std) * std
 
     def times(self, jacobian: Tensor) -> Tensor:
         """``J diag(v)``."""
-        return jacobian * self.var.reshape(len(jacobian), 1, -1)
+        return jacobian * self.var.reshape(len(jacobian), 1, jacobian.shape[-1])
 
     @classmethod
     def linear(cls, kind: Linear) -> Result:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Random, Select
+from ..numerics.chance import RandomNumbers
+from ..numerics.draws import own_draws
 from .base import Covariance, Result, composed, per_batch_element
 from .response import with_gain, with_gains
 from .stacked import across, expanded
@@ -28,11 +30,16 @@ class Ensemble(Covariance):
     __slots__ = ("_var", "values")
 
     needs_functions = True
-    defers = False  # draws take maxima as they are
+    maximum_first = False  # samples take maxima as they are
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
         self._var: Tensor | None = None
+
+    @property
+    def responds(self) -> bool:
+        """The mean's derivative is the response."""
+        return True
 
     @property
     def var(self) -> Tensor:
@@ -46,10 +53,10 @@ class Ensemble(Covariance):
         flat = across(per_batch_element, self.values - self.values.mean(0))
         return torch.einsum("n...i,n...j->...ij", flat, flat) / (len(flat) - 1)
 
-    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Draws with replacement from the ensemble."""
-        device = self.values.device
-        chosen = torch.randint(len(self.values), (count,), generator=generator, device=device)
+    def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
+        """Samples with replacement from the ensemble."""
+        device, size = self.values.device, (count,)
+        chosen = torch.randint(len(self.values), size, generator=noise.generator, device=device)
         return self.values[chosen] - self.values.mean(0)
 
     # ------------------------------------------------------------ the kinds
@@ -121,7 +128,8 @@ class Ensemble(Covariance):
         (x,) = kind.inputs
         values = x.cov.values
         keep = 1 / (1 + kind.var)
-        mask = torch.rand((len(values), *kind.shape), dtype=values.dtype, device=values.device)
+        with own_draws():
+            mask = torch.rand((len(values), *kind.shape), dtype=values.dtype, device=values.device)
         return x.loc, cls(values * (mask < keep) / keep)
 
     @classmethod
@@ -135,14 +143,15 @@ class Ensemble(Covariance):
             TypeError: if it returns anything but floating-point tensors.
         """
         stacks = [x.cov.values for x in inputs]
-        with torch.no_grad():
-            means = function(*(x.loc for x in inputs))
-        if not isinstance(means, tuple | list):
-            return cls._one(inputs, stacks, function, means)
-        return tuple(
-            None if mean is None else cls._one(inputs, stacks, _Part(function, i), mean)
-            for i, mean in enumerate(means)
-        )
+        with own_draws():  # every sample has random numbers of its own
+            with torch.no_grad():
+                means = function(*(x.loc for x in inputs))
+            if not isinstance(means, tuple | list):
+                return cls._one(inputs, stacks, function, means)
+            return tuple(
+                None if mean is None else cls._one(inputs, stacks, _Part(function, i), mean)
+                for i, mean in enumerate(means)
+            )
 
     @classmethod
     def _one(
@@ -180,7 +189,8 @@ def _through_kinks(
         if loc.shape != shape:
             loc, draws = loc.expand(shape), expanded(draws, shape)
         mean, point = function(loc), loc
-        kinks = [(torch.as_tensor(place).to(loc).expand(shape), jump) for place, jump in kind.kinks]
+        like: Any = {"dtype": loc.dtype, "device": loc.device}
+        kinks = [(torch.as_tensor(place, **like).expand(shape), jump) for place, jump in kind.kinks]
         for (
             places,
             _,
@@ -216,7 +226,7 @@ def _variances(values: Tensor) -> Tensor:
     first, *others = values.to(working)
     total, squares = torch.zeros_like(first), torch.zeros_like(first)
     for draw in others:
-        apart = draw - first
+        apart = torch.where(draw == first, 0, draw - first)  # of equal infinities, too
         total += apart
         squares.addcmul_(apart, apart)
     var = (squares - total.square() / len(values)).clamp_min(0) / (len(values) - 1)
@@ -247,7 +257,8 @@ class _Averaged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return None, None, None, *_average(ctx.function, ctx.stacks, grad)
+        with own_draws():
+            return None, None, None, *_average(ctx.function, ctx.stacks, grad)
 
 
 def _average(function: Callable[..., Tensor], stacks: list[Tensor], grad: Tensor) -> list[Tensor]:
@@ -257,6 +268,8 @@ def _average(function: Callable[..., Tensor], stacks: list[Tensor], grad: Tensor
         with torch.enable_grad():
             leaves = [draw.detach().requires_grad_() for draw in draws]
             value = function(*leaves)
+        if not value.requires_grad:
+            continue  # it has no derivative: all of it is left to the samples
         found = torch.autograd.grad(
             value, leaves, grad, allow_unused=True, create_graph=grad.requires_grad
         )

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from ..kinds import Bilinear, Elementwise, Joint, Larger, Linear, Noise, Random, Select
+from ..numerics.chance import RandomNumbers
 from ..numerics.moments import root, untracked
 from ..numerics.stacked import sum_of_squares
-from .base import Covariance, Result, composed, per_batch_element
+from .base import Covariance, Result, composed, per_batch_element, square_root
 from .derivative import along, floating
-from .postponed import Postponed, passed_stack
 from .response import with_gain, with_gains
 from .second_order import (
     larger_in_loops,
@@ -48,10 +48,10 @@ class Factors(Covariance):
         sources: the sets of sources they belong to, in order.
     """
 
-    __slots__ = ("_choices", "_values", "_var", "sources")
+    __slots__ = ("_choices", "_var", "sources", "values")
 
-    def __init__(self, values: Tensor | Postponed, sources: tuple[Sources, ...]) -> None:
-        self._values = values
+    def __init__(self, values: Tensor, sources: tuple[Sources, ...]) -> None:
+        self.values = values
         self.sources = sources
         self._var: Tensor | None = None
         self._choices: list[Tensor] | None = None
@@ -59,7 +59,7 @@ class Factors(Covariance):
     @classmethod
     def signs(cls, var: Tensor, sources: Sources) -> Factors:
         """Independent elements, each with a random sign at every source."""
-        values = signed_by_position(root(var), sources.count, sources.generator)
+        values = signed_by_position(root(var), sources.count, sources.noise)
         return cls(values, (sources,))
 
     @classmethod
@@ -70,26 +70,18 @@ class Factors(Covariance):
     @classmethod
     def dense_signs(cls, dense: Tensor, shape: torch.Size, sources: Sources) -> Factors:
         """A dense covariance of each batch element, by a square root of it times random signs."""
-        values, vectors = torch.linalg.eigh(dense)
-        unit = signed(torch.ones_like(values), sources.count, sources.generator)
-        spread = root(values.clamp_min(0)) * unit
-        return cls(
-            torch.einsum("...ij,r...j->r...i", vectors, spread).reshape(-1, *shape), (sources,)
-        )
+        unit = signed(dense.new_ones(dense.shape[:-1]), sources.count, sources.noise)
+        values = torch.einsum("...ij,r...j->r...i", square_root(dense), unit)
+        return cls(values.reshape(-1, *shape), (sources,))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The factors."""
+        return (self.values,)
 
     @property
-    def values(self) -> Tensor:
-        """The factors, ``(sources, *shape)``."""
-        values = self._values
-        if isinstance(values, Postponed):
-            self._values = values = values.value()
-        return values
-
-    @property
-    def waiting(self) -> Postponed | None:
-        """The factors, if they are not computed yet."""
-        values = self._values
-        return values if isinstance(values, Postponed) else None
+    def responds(self) -> bool:
+        """Whether the pass is linearised."""
+        return _linearised(self.sources)
 
     @property
     def var(self) -> Tensor:
@@ -118,17 +110,16 @@ class Factors(Covariance):
         flat = across(per_batch_element, self.values)
         return torch.einsum("r...i,r...j->...ij", flat, flat)
 
-    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Normal sources times their factors."""
+    def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
+        """Normal sources times their factors; the items of a batch share the sources."""
         values = self.values
-        noise = torch.randn(
-            (count, len(values)), dtype=values.dtype, device=values.device, generator=generator
-        )
-        return torch.tensordot(noise, values, 1)
+        sources = RandomNumbers(noise.generator).normal(count, values.new_empty(len(values)))
+        return torch.tensordot(sources, values, 1)
 
     def times(self, jacobian: Tensor) -> Tensor:
         """``(J Fᵀ) F``, without forming the covariance."""
-        factors = self.values.reshape(len(self.values), len(jacobian), -1).transpose(0, 1)
+        count, elements = len(self.values), jacobian.shape[-1]
+        factors = self.values.reshape(count, len(jacobian), elements).transpose(0, 1)
         return (jacobian @ factors.mT) @ factors
 
     # ------------------------------------------------------------ the kinds
@@ -137,10 +128,6 @@ class Factors(Covariance):
     def linear(cls, kind: Linear) -> Result:
         """The linear part acts on each source's factor."""
         mean = kind.affine(*(x.loc for x in kind.inputs))
-        if len(kind.inputs) == 1:
-            sources = kind.inputs[0].cov.sources
-            with _tracking(sources):
-                return mean, cls(passed_stack(kind, mean), sources)
         sources, stacks = _aligned(kind.inputs)
         with _tracking(sources):
             return mean, cls(across(kind.linear, *stacks), sources)
@@ -167,7 +154,7 @@ class Factors(Covariance):
                 moments, factors, lost = through(kind, loc, x.cov.var, values, sources)
             if bool(lost.any()):  # factors cancel or underflow: fresh signs
                 spread = root(lost)
-                factors = factors + signed(spread, len(values), sources[0].generator)
+                factors = factors + signed(spread, len(values), RandomNumbers(sources[0].fresh))
                 total = sum_of_squares(factors)  # the signs may agree with the factors by chance
                 off = (spread > 0) & (total > 0)
                 factors = factors * torch.where(off, root(moments.var / total), 1)
@@ -247,7 +234,7 @@ class Factors(Covariance):
         count = len(values)
         with _tracking(sources):
             spread = x.loc.new_full(kind.shape, (kind.var * count) ** 0.5)
-            mask = signed(spread, count, sources[0].generator)
+            mask = signed(spread, count, RandomNumbers(sources[0].fresh))
             draws = x.loc * count**-0.5 + values[partners(sources)]
             return x.loc, cls(values + mask * draws, sources)
 

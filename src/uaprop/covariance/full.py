@@ -18,8 +18,10 @@ from torch import Tensor
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Linear, Noise, Random, Select
 from ..numerics.bivariate import Residual
+from ..numerics.chance import RandomNumbers
 from .base import Covariance, Result, composed
 from .derivative import floating
+from .finished import Finished
 from .quadratic import bilinear_matches, product_mean, taylor
 from .residuals import Products, Scalar, residual_term
 from .selection import chosen, numbered
@@ -97,6 +99,10 @@ class Full(Covariance):
             self._var = variances(self.maps) if self.maps else torch.zeros_like(self._like)
         return self._var
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The maps, and the variances of what they are maps of."""
+        return (*self.maps.values(), *(term.own for term in self.maps))
+
     def matrix(self) -> Tensor:
         """The covariance of all elements, ``(n, n)``, across the batch too."""
         count = self._like.numel()
@@ -115,20 +121,22 @@ class Full(Covariance):
         whole = self.matrix().view(batch, count, batch, count)
         return whole.diagonal(dim1=0, dim2=2).movedim(-1, 0)
 
+    def stored(self) -> Finished:
+        """The covariance of each batch element; what this has in common with other tensors is lost."""
+        return Finished(self.var, self.dense())
+
     def times(self, jacobian: Tensor) -> Tensor:
         """``J Σ``, correlation across the batch included where the batch counts as one element."""
         return jacobian @ (self.matrix() if len(jacobian) == 1 else self.dense())
 
-    def deviations(self, count: int, generator: torch.Generator | None) -> Tensor:
-        """Normal draws with this covariance, correlated across the batch as it is."""
+    def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
+        """Normal samples with this covariance, correlated across the batch as it is."""
         if self._root is None:
             values, vectors = torch.linalg.eigh(self.matrix())
             self._root = (vectors * values.clamp_min(0).sqrt()).mT
         root = self._root
-        noise = torch.randn(
-            (count, len(root)), dtype=root.dtype, device=root.device, generator=generator
-        )
-        return (noise @ root).view(count, *self._like.shape)
+        normal = RandomNumbers(noise.generator).normal(count, root[0])
+        return (normal @ root).view(count, *self._like.shape)
 
     # ------------------------------------------------------------ the kinds
 

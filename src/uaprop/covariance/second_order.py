@@ -36,7 +36,31 @@ def through_in_loops(
         shape = moments.mean.shape
         values, var, norm = expanded(values, shape), var.expand(shape), norm.expand(shape)
     scale, lost = residual_scale(moments.var, moments.gain, var, norm)
+    if bool(lost.any()):  # fourth powers that leave the range of the dtype
+        factors, lost = _of_unit_variance(moments, var, values, other)
+        return moments, factors, lost
     return moments, combined(values, other, moments.gain, scale), lost
+
+
+def _of_unit_variance(
+    moments: Moments, var: Tensor, values: Tensor, other: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The factors from products of factors that are divided by the standard deviation first.
+
+    Returns:
+        The factors, and what variance these lack where the input's factors cancel.
+    """
+    unit = values * _inverse_root(var)
+    norm = squares(unit, other)[1]
+    scale, lost = residual_scale(moments.var, moments.gain, var, norm)
+    product = unit[other].mul_(unit).mul_(scale)
+    return product.addcmul_(values, moments.gain), lost
+
+
+def _inverse_root(var: Tensor) -> Tensor:
+    """``1/√v``, and zero with a zero gradient at ``v = 0``."""
+    positive = var > 0
+    return torch.where(positive, torch.where(positive, var, 1).rsqrt(), 0)
 
 
 def larger_in_loops(
@@ -90,11 +114,12 @@ def through(
     moments = kind.moments(loc, var)
     if moments.mean.shape != loc.shape:
         values = expanded(values, moments.mean.shape)
-    rest = (moments.var - moments.gain.square() * var).clamp_min(0)
-    product = _squares(values, sources)
+        var = var.expand(moments.mean.shape)
+    rest = (moments.var - moments.gain * (moments.gain * var)).clamp_min(0)
+    product = _squares(values * _inverse_root(var), sources)
     norm = sum_of_squares(product)
     usable = norm > torch.finfo(norm.dtype).tiny
-    scale = root(torch.where(usable, rest / norm, 0))
+    scale = root(torch.where(usable, rest / torch.where(usable, norm, 1), 0))
     factors = torch.addcmul(product * scale, values, moments.gain)
     return moments, factors, torch.where(usable, 0, rest)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 
-__all__ = ["chosen", "numbered"]
+__all__ = ["chosen", "index_of", "numbered"]
 
 Key = TypeVar("Key")
 
@@ -19,6 +19,27 @@ def numbered(like: Tensor) -> Tensor:
     """The numbers 1, 2, … with the strides of a mean: whatever view it allows, they do. Exact in float64."""
     numbers = torch.arange(1, like.numel() + 1, dtype=torch.float64, device=like.device)
     return torch.zeros_like(like, dtype=torch.float64).add_(numbers.view(like.shape))
+
+
+def index_of(places: Tensor) -> Tensor:
+    """Which element of the input every element is, from 0 on; -1 for one that is a constant.
+
+    Args:
+        places: what became of :func:`numbered`.
+
+    Returns:
+        Integers, of the same shape.
+
+    Raises:
+        UnsupportedOperation: if the operation was no rearrangement.
+    """
+    if places.dtype != torch.float64:
+        raise UnsupportedOperation(
+            "",
+            reason=f"its rule says that it rearranges elements, but it gives {places.dtype} for float64",
+            remedy="A rule for a conversion answers with Select(..., converts=True).",
+        )
+    return places.long() - 1
 
 
 def chosen(maps: Mapping[Key, Tensor], places: Tensor) -> dict[Key, Tensor]:
@@ -34,13 +55,7 @@ def chosen(maps: Mapping[Key, Tensor], places: Tensor) -> dict[Key, Tensor]:
     Raises:
         UnsupportedOperation: if the operation was no rearrangement.
     """
-    if places.dtype != torch.float64:
-        raise UnsupportedOperation(
-            "",
-            reason=f"its rule says that it rearranges elements, but it gives {places.dtype} for float64",
-            remedy="A rule for a conversion answers with Select(..., converts=True).",
-        )
-    index = places.reshape(-1).long() - 1
+    index = index_of(places).reshape(-1)
     kept = index >= 0
     every = bool(kept.all())
     in_order = torch.equal(index, torch.arange(len(index), device=index.device))

@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.utils import _pytree as pytree
 
 from ..methods.arguments import is_gaussian
+from ..methods.model_state import preserved
 from .module import AsModule, as_module
 from .opset import DECOMPOSITIONS
 
@@ -82,7 +83,7 @@ def export(
         )
     var = torch.as_tensor(var, dtype=mean.dtype, device=mean.device).expand(mean.shape)
     examples = _Examples((mean.detach(), var.detach(), *args), kwargs, len(mean))
-    with torch.no_grad(), warnings.catch_warnings():
+    with preserved(module.model), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch has to say of its own inner workings
         program = _program(module, examples)
         write, load = {".pt2": (_write_pt2, _load_pt2), ".onnx": (_write_onnx, _load_onnx)}[
@@ -93,7 +94,7 @@ def export(
             draft = Path(folder) / path.name
             write(program, draft)
             run = load(draft)
-            error = max(_difference(module, run, *examples.of(size)) for size in _TRIED)
+            error = _worst([_difference(module, run, *examples.of(size)) for size in _TRIED])
             if not error <= tolerance:  # also if it is not a number
                 raise RuntimeError(
                     f"what {path.suffix} gives differs from the module by {error:.2g}, relatively, more "
@@ -112,15 +113,15 @@ class _Examples:
 
     def of(self, size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Random arguments: other rows, means moved and variances scaled, those of a batch only."""
-        generator = torch.Generator().manual_seed(size)
-        rows = torch.randint(self._batch, (size,), generator=generator)
+        generator = torch.Generator("cpu").manual_seed(size)
+        rows = torch.randint(self._batch, (size,), generator=generator, device="cpu")
         mean, var, *rest = [
             leaf[rows.to(leaf.device)].contiguous() if _has_batch(leaf, self._batch) else leaf
             for leaf in self._leaves
         ]
         spread = mean.std(correction=0) if mean.numel() else 0.0
-        mean = mean + spread * torch.randn(mean.shape, generator=generator).to(mean)
-        var = var * (0.5 + torch.rand(mean.shape, generator=generator).to(mean))
+        mean = mean + spread * torch.randn(mean.shape, generator=generator, device="cpu").to(mean)
+        var = var * (0.5 + torch.rand(mean.shape, generator=generator, device="cpu").to(mean))
         args, kwargs = pytree.tree_unflatten([mean, var, *rest], self._spec)
         return args, kwargs
 
@@ -242,4 +243,9 @@ def _difference(module: AsModule, run: Run, args: tuple[Any, ...], kwargs: dict[
             size = true.abs().clamp_min(torch.finfo(torch.float32).tiny)
             apart = (found.cpu().double() - true).abs() / size.clamp_min(part * size.max())
             errors.append(float(apart.max()))
-    return torch.tensor(errors).max().item()  # which is NaN if one of them is
+    return _worst(errors)
+
+
+def _worst(errors: list[float]) -> float:
+    """The largest, and NaN if any is: Python's ``max`` would pass over one that is not the first."""
+    return torch.tensor(errors, dtype=torch.float64, device="cpu").max().item()

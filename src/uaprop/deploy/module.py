@@ -16,6 +16,7 @@ from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
 from ..methods.arguments import Arguments, mapped
 from ..methods.calibrated import check_calibration
+from ..methods.model_state import preserved
 from ..methods.propagate import METHODS, carried, check_options
 from ..numerics.constants import Constants
 from ..numerics.frozen import forget
@@ -27,6 +28,7 @@ __all__ = ["TRACEABLE", "AsModule", "as_module"]
 TRACEABLE = ("diagonal", "calibrated")
 """The methods that are one pass of plain tensor operations, whatever the values."""
 
+_COMPILES = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 _FACTOR = "_factor_"  # what the buffers of a calibration are called, with a number
 
 
@@ -40,8 +42,9 @@ def as_module(
 ) -> AsModule:
     """A model as a module: ``forward(mean, var, …)`` gives ``(mean, var)``, all plain tensors.
 
-    With the methods ``"diagonal"`` and ``"calibrated"`` it goes through ``torch.compile(fullgraph=True)``,
-    ``torch.export`` and :func:`~uaprop.export`. The others run eagerly, and refuse to be traced.
+    With the methods ``"diagonal"`` and ``"calibrated"`` it goes through ``torch.compile(fullgraph=True)``
+    (with torch 2.13 or later; an older torch runs it eagerly), ``torch.export`` and
+    :func:`~uaprop.export`. The other methods run eagerly, and refuse to be traced.
 
     In evaluation mode squared weights and other constants are kept from call to call, and computed anew
     for weights that were written to. (On a GPU not through ``weight.data`` and not by a fused optimizer,
@@ -123,6 +126,8 @@ class AsModule(nn.Module):
             RuntimeError: if it is exported in training mode.
             TypeError: if a compiled module is given what is no plain tensor.
         """
+        if torch.compiler.is_dynamo_compiling() and not _COMPILES:
+            return _uncompiled(self, mean, var, args, kwargs)
         if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
             from .traced import traced  # here: torch._dynamo takes seconds to import
 
@@ -187,7 +192,10 @@ class AsModule(nn.Module):
             factors = (self.get_buffer(f"{_FACTOR}{i}") for i in range(len(self._buffers)))
             options["calibration"] = options["calibration"].with_factors(factors)
         try:
-            return METHODS[self.method](model, args, kwargs, **options)
+            with preserved(
+                self.model
+            ):  # a trace would leave its stand-ins for tensors in the model
+                return METHODS[self.method](model, args, kwargs, **options)
         except UnsupportedOperation:
             raise
         except Exception as error:
@@ -201,3 +209,14 @@ class AsModule(nn.Module):
 
 def _pair(value: Gaussian) -> tuple[Tensor, Tensor]:
     return value.loc, value.cov.var
+
+
+def _uncompiled(module: AsModule, *arguments: Any) -> Any:
+    """The module's call, as one that Dynamo does not look into."""
+    return module.run(*arguments)
+
+
+if not _COMPILES:  # Dynamo takes no module as an argument of an opaque function before 2.13
+    _uncompiled = torch.compiler.disable(
+        _uncompiled, reason="torch.compile takes ua.as_module from torch 2.13 on; this is older"
+    )

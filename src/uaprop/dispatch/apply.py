@@ -15,17 +15,18 @@ from ..covariance import Covariance
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Select
 from ..numerics.autocast import is_autocast, outside_autocast
-from ..numerics.layout import is_rearranged
 from ..registry import Rule
+from .account import account_of_joined, account_of_selected
 from .functions import plain_function, random_arguments, widened
 from .handle import Handle
 from .place import calling_module
 from .spellings import IN_PLACE, Operation, name_of, resolve
-from .watch import Event, Watch, current
+from .watch import Event, Watch, current, refused
 
 __all__ = ["apply"]
 
 Wrap = Callable[[Tensor, Covariance], Handle]
+_DETACHING = frozenset({torch.Tensor.detach, torch.detach})
 _KINDS = (Linear, Select, Elementwise, Bilinear, Joint, Larger, Noise)
 
 
@@ -49,13 +50,22 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
         args, kwargs = widened(args, kwargs)
         with outside_autocast():
             return apply(operation, args, kwargs, wrap)
+    detaches = operation in _DETACHING
+    if (detaches or not torch.is_grad_enabled()) and _responds(args, kwargs):
+        # What a model keeps from its gradients still responds to its input.
+        with torch.enable_grad():
+            if detaches:
+                operation, args = torch.Tensor.view, (args[0], args[0].shape)
+            return apply(operation, args, kwargs, wrap)
     rule, inplace = resolve(operation)
+    if kwargs and kwargs.get("out") is not None:
+        _refuse_out(operation)
     if rule is None:
         _refuse_script(operation)
         unknown = UnsupportedOperation(name_of(operation), module=calling_module())
         return _without_rule(operation, args, kwargs, wrap, unknown, Event(operation, "", None))
     watch = current()
-    mark = 0 if watch is None else len(watch.events)
+    mark, known = (0, 0) if watch is None else (len(watch.events), len(watch.refusals))
     if kwargs and kwargs.get("inplace", False):
         inplace = True
     target = args[0] if inplace else None
@@ -72,30 +82,21 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
             kind = result
             if inplace:
                 _check_kind(operation, kind)
-            x: Any = kind.inputs[0]
-            if isinstance(kind, Elementwise):
-                cov = x.cov
-                if cov.needs_functions:
+            representation = type(kind.inputs[0].cov)
+            if isinstance(kind, Select):
+                result = _selected(kind, representation.through(kind), wrap)
+            else:
+                if isinstance(kind, Elementwise) and representation.needs_functions:
                     function = plain_function(operation, args, kwargs, kind.inputs, inplace)
                     kind = replace(kind, function=function)
-                waits = kind.increasing and cov.defers and isinstance(x, Handle)
-            else:  # a linear one waits only behind another
-                waits = isinstance(kind, Linear) and kind.increasing and x.raised is not None
-            if waits:
-                given = args
-                if inplace:  # not the target itself, which would then refer to itself for ever
-                    x = x.holding(*x.held())
-                    kind = replace(kind, inputs=(x,))
-                    given = (x, *args[1:])
-                result = x.defer(kind, partial(_on_random, operation, given, kwargs, x))
-            elif isinstance(kind, Select):
-                result = _selected(kind, type(x.cov).through(kind), wrap)
-            else:
-                representation = type(x.cov)
                 if len(kind.inputs) > 1:
                     _check_alike(representation, kind.inputs)
                 mean, cov = representation.through(kind)
                 result = wrap(mean, cov)
+                if isinstance(kind, Elementwise | Linear) and kind.monotone:
+                    _link_monotone(result, kind, operation, args, kwargs, inplace)
+                if isinstance(kind, Linear) and kind.joins:
+                    account_of_joined(kind, result)
     except UnsupportedOperation as error:
         refusal = UnsupportedOperation(
             error.operation or name_of(operation),
@@ -103,10 +104,13 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
             remedy=error.remedy,
             module=error.module or calling_module(),
             smooth=error.smooth,
+            pure=error.pure,
         )
         if watch is not None:
             watch.since(mark)
+            del watch.refusals[known:]  # those of its parts
         if inplace and (watch is None or watch.stand_in is None):
+            refused(refusal)
             raise refusal from None
         return _without_rule(operation, args, kwargs, wrap, refusal, Event(operation, "", rule))
     if watch is not None and watch.record:
@@ -115,12 +119,10 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
         watch.events.append(Event(operation, calling_module(), rule, kind, parts, same))
     if target is None:
         return result
-    if result is not target and not target.become(result):
-        loc, cov = result.loc, result.cov
-        if loc.dtype != target.loc.dtype:
-            result = result.to(target.loc.dtype)
-            loc, cov = result.loc, result.cov
-        target.assign(loc, cov)
+    if result is not target:
+        if result.dtype != target.dtype:
+            result = result.to(target.dtype)
+        target.adopt(result)
     return target
 
 
@@ -139,19 +141,19 @@ def _without_rule(
     if watch.stand_in is not None:
         watch.events.append(replace(event, place=refusal.module, refusal=refusal))
         return watch.stand_in(operation, args, kwargs, inputs)
-    if operation in IN_PLACE:
-        raise refusal from None
+    if operation in IN_PLACE or not refusal.pure:
+        raise refused(refusal) from None
     function = plain_function(operation, args, kwargs, inputs, False)
     if representation.needs_functions:
         through = representation.anything
     elif watch.linearise and refusal.smooth:
         through = representation.linearised
     else:
-        raise refusal from None
+        raise refused(refusal) from None
     try:
         result = through(inputs, function)
-    except (TypeError, AttributeError) as error:  # no floating-point tensor, or several
-        raise refusal from error
+    except (TypeError, AttributeError, NotImplementedError) as error:  # no floating-point tensor, …
+        raise refused(refusal) from error
     if through == representation.linearised:
         place = f" in module '{refusal.module}'" if refusal.module else ""
         watch.linearised.setdefault(f"{refusal.operation}{place}")
@@ -160,11 +162,28 @@ def _without_rule(
     return tuple(None if part is None else wrap(*part) for part in result)
 
 
+def _responds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(x.cov.responds and x.loc.requires_grad for x in random_arguments(args, kwargs))
+
+
+def _refuse_out(operation: Operation) -> None:
+    refusal = UnsupportedOperation(
+        name_of(operation),
+        reason="its rule does not know these arguments (out= is a plain tensor, which cannot take on a "
+        "random value)",
+        remedy="Take the value that the operation returns.",
+        module=calling_module(),
+    )
+    raise refused(refusal)
+
+
 def _refuse_script(operation: Operation) -> None:
     if isinstance(operation, torch._C.ScriptMethod):
-        raise TypeError(
-            f"{calling_module() or 'a model'} is compiled by TorchScript and takes tensors only; "
-            "ua.propagate captures such a model with torch.export"
+        raise refused(
+            TypeError(
+                f"{calling_module() or 'a model'} is compiled by TorchScript and takes tensors only; "
+                "ua.propagate captures such a model with torch.export"
+            )
         )
 
 
@@ -205,6 +224,31 @@ def _check_kind(operation: Operation, kind: Kind) -> None:
         )
 
 
+def _link_monotone(
+    result: Handle,
+    kind: Elementwise | Linear,
+    operation: Operation,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inplace: bool,
+) -> None:
+    """Remember what an increasing function was given; of a linear one, if that is one's value itself."""
+    (x,) = kind.inputs
+    if not isinstance(x, Handle) or not x.cov.maximum_first:
+        return
+    if isinstance(kind, Linear) and x.monotone_of is None:
+        return
+    constants = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    traced = torch.compiler.is_compiling()
+    if not traced and any(constant.is_inference() for constant in constants):
+        return  # it could be modified in place, and nothing would tell
+    operand = x.snapshot()
+    if inplace:  # not the target itself, which would refer to itself
+        args = (operand, *args[1:])
+    function = partial(_on_random, operation, args, kwargs, operand if inplace else x)
+    result.link_monotone(operand, function, constants)
+
+
 def _on_random(
     operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], operand: Any, value: Any
 ) -> Any:
@@ -228,24 +272,21 @@ def _selected(kind: Select, result: Any, wrap: Wrap) -> Any:
     parent = kind.inputs[0]
     if isinstance(result[0], Tensor):
         value = wrap(*result)
+        account_of_selected(kind, (value,))
         _link(value, parent, kind.apply)
         if kind.repeats:
             value.remember_origin(parent, kind.apply)  # type: ignore[arg-type]
         return value
     values = tuple(wrap(*pair) for pair in result)
+    account_of_selected(kind, values)
     for i, value in enumerate(values):
         _link(value, parent, lambda t, i=i: kind.apply(t)[i])  # type: ignore[misc]
     return values
 
 
 def _link(value: Handle, parent: Any, cut: Callable[[Tensor], Tensor]) -> None:
-    """Make the value a view of its parent if torch made its mean one, or may have done elsewhere."""
-    loc: Tensor = parent.loc
-    linked = _aliases(value.loc, loc)
-    if not linked and is_rearranged(loc):
-        elsewhere = torch.empty_like(loc, memory_format=torch.contiguous_format)
-        linked = _aliases(cut(elsewhere), elsewhere)
-    if linked:
+    """Make the value a view of its parent if torch made its mean one."""
+    if _aliases(value.loc, parent.loc):
         value.become_view(parent, cut)
 
 

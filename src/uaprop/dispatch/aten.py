@@ -21,6 +21,10 @@ from ..registry import Rule, lookup
 __all__ = ["is_operator", "rule_of_operator"]
 
 _OWNERS = (F, torch, torch.Tensor, torch.special, torch.linalg, torch._C._nn)
+_PREFIXES = {
+    "special_": torch.special,
+    "linalg_": torch.linalg,
+}  # torch.special.ndtr is special_ndtr
 # The operator's name of an argument, and a rule's, where they differ.
 _SYNONYMS = {"self": ("input", "tensor"), "train": ("training",), "input": ("self",)}
 # Arguments that choose between ways to compute the same numbers.
@@ -59,7 +63,11 @@ def rule_of_operator(operator: OpOverload | OpOverloadPacket) -> tuple[Rule | No
 
 
 def _rules_named(name: str) -> Iterator[Rule]:
-    for known in (getattr(torch.ops.aten, name, None), *(getattr(o, name, None) for o in _OWNERS)):
+    candidates = [getattr(owner, name, None) for owner in (torch.ops.aten, *_OWNERS)]
+    for prefix, owner in _PREFIXES.items():
+        if name.startswith(prefix):
+            candidates.append(getattr(owner, name.removeprefix(prefix), None))
+    for known in candidates:
         if known is not None and (found := lookup(known)) is not None:
             yield found
 

@@ -8,21 +8,15 @@ and a view looks whether its parent has changed before it answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..kinds import Elementwise, Linear, Random, Select
-from ..numerics.autocast import is_autocast, outside_autocast
-from ..numerics.layout import insist_on_usual
+from ..kinds import Linear, Random, Select
 
 __all__ = ["Handle"]
-
-
-_Held = tuple[Tensor, Any, "_Later | None"]
 
 
 class _View:
@@ -36,70 +30,62 @@ class _View:
         self.version = version
 
 
-class _Later:
-    """The value of an increasing function, still to be computed; once, whoever asks for it.
+class _Monotone:
+    """What a value is an increasing function of, and the tensors that this was computed from.
 
-    Attributes:
-        function: the function on random tensors, from what ``Handle.raised`` gives.
+    A tensor that is modified in place afterwards (a weight, or what the user made the Gaussian from) would
+    give another function or another operand. Its version tells, and then the link is void.
     """
 
-    __slots__ = ("_gradients", "_held", "_kind", "_result", "function")
+    __slots__ = ("_versions", "function", "operand")
 
     def __init__(
-        self, kind: Elementwise | Linear, held: _Held, function: Callable[[Any], Any]
+        self, operand: Handle, function: Callable[[Any], Any], tensors: Iterable[Tensor]
     ) -> None:
-        self._kind = kind
-        self._held = held  # by the operand, which may be written to meanwhile
-        self._gradients = torch.is_grad_enabled()
-        self._result: Any = None
+        self.operand = operand
         self.function = function
+        # A traced program has no versions; nor have inference tensors, of which users get copies.
+        traced = torch.compiler.is_compiling()
+        self._versions = [(t, t._version) for t in tensors if not (traced or t.is_inference())]
 
-    def result(self) -> Any:
-        """Mean and covariance, with gradients if they were wanted when the function was called."""
-        if self._result is None:
-            if torch.is_grad_enabled() is not self._gradients or is_autocast():
-                with torch.set_grad_enabled(self._gradients), outside_autocast():
-                    return self.result()
-            kind: Any = self._kind
-            (x,) = kind.inputs
-            loc, cov, later = x.held()
-            if not (loc is self._held[0] and cov is self._held[1] and later is self._held[2]):
-                kind = replace(kind, inputs=(x.holding(*self._held),))
-            self._result = type(self._held[1]).through(kind)
-        return self._result
+    def is_current(self) -> bool:
+        """Whether nothing was modified in place since."""
+        return all(t._version == version for t, version in self._versions)
+
+    def tensors(self) -> list[Tensor]:
+        """Those that are looked at."""
+        return [t for t, _ in self._versions]
 
 
 class Handle(Random):
     """A mean and a covariance that an in-place operation can replace.
 
-    The value of an increasing function may be computed *later*, when somebody asks for it: a maximum asks
-    for what the function was given instead (``raised``). Until then the handle holds that.
+    The value of an increasing function remembers what the function was given (``monotone_of``): a maximum
+    is better taken of that.
     """
 
-    __slots__ = ("_cov", "_later", "_loc", "_origin", "_provenance", "_version", "_view")
+    __slots__ = ("_cov", "_loc", "_monotone", "_origin", "_provenance", "_version", "_view")
 
     _loc: Tensor
     _cov: Any
     _version: int
     _view: _View | None
     _origin: _View | None
-    _later: _Later | None
+    _monotone: _Monotone | None
     _provenance: Any  # which method this is the answer of
 
-    def _hold(self, loc: Tensor, cov: Any, later: _Later | None = None) -> None:
+    def _hold(self, loc: Tensor, cov: Any) -> None:
         self._loc = loc
         self._cov = cov
         self._version = 0
         self._view = None
         self._origin = None
-        self._later = later
+        self._monotone = None
         self._provenance = None
 
     @property
     def loc(self) -> Tensor:
         """The mean, as a plain tensor."""
-        if self._later is not None:
-            self._settle(self._later)
         if self._view is not None:
             self._refresh(self._view)
         return self._loc
@@ -107,8 +93,6 @@ class Handle(Random):
     @property
     def cov(self) -> Any:
         """The covariance's representation."""
-        if self._later is not None:
-            self._settle(self._later)
         if self._view is not None:
             self._refresh(self._view)
         return self._cov
@@ -128,69 +112,62 @@ class Handle(Random):
         """The mean's dtype."""
         return self._loc.dtype
 
-    def held(self) -> _Held:
-        """What this holds at present: other objects as soon as it is written to."""
-        if self._view is not None:
-            self._refresh(self._view)
-        return self._loc, self._cov, self._later
-
-    def holding(self, loc: Tensor, cov: Any, later: _Later | None = None) -> Handle:
-        """Another handle of the same type, which nothing that is written to this one changes."""
+    def snapshot(self) -> Handle:
+        """Another handle of the same value, which no in-place operation on this one changes."""
         value = type(self).__new__(type(self))
-        value._hold(loc, cov, later)
+        value._hold(self.loc, self.cov)
+        value._monotone = self._monotone
         return value
 
-    def defer(self, kind: Elementwise | Linear, function: Callable[[Any], Any]) -> Handle:
-        """The value of an increasing function of this, computed when asked for.
+    def link_monotone(
+        self, operand: Handle, function: Callable[[Any], Any], constants: Sequence[Tensor]
+    ) -> None:
+        """Remember that this is an increasing function of ``operand``; forgotten once it is assigned to.
 
         Args:
-            kind: the function as a kind, of this handle.
-            function: the function itself, on random tensors.
-
-        Returns:
-            A handle that is what the function is given, until then.
+            operand: a snapshot of what the function was given.
+            function: the function on random tensors.
+            constants: the function's other tensors.
         """
-        if self._view is not None:
-            self._refresh(self._view)
-        loc, cov, before = self._loc, self._cov, self._later
-        whole = function
-        if before is not None:
-            whole = lambda value: function(before.function(value))  # noqa: E731
-        return self.holding(loc, cov, _Later(kind, (loc, cov, before), whole))
+        before = operand._monotone
+        if before is not None and before.is_current():
+            inner = before.function
+            self._monotone = _Monotone(
+                before.operand, lambda x: function(inner(x)), [*before.tensors(), *constants]
+            )
+        else:
+            made_of = (operand.loc, *operand.cov.tensors(), *constants)
+            self._monotone = _Monotone(operand, function, made_of)
 
     @property
-    def raised(self) -> tuple[Random, Callable[[Random], Random]] | None:
-        """What this is an increasing function of, as long as it is not computed, and the function."""
-        if self._later is None:
+    def monotone_of(self) -> tuple[Random, Callable[[Random], Random]] | None:
+        """What this is an increasing function of, and the function; None if that is not known."""
+        if self._view is not None:
+            self._refresh(self._view)
+        link = self._monotone
+        if link is None or not link.is_current():
             return None
-        loc, cov, _ = self.held()
-        return self.holding(loc, cov), self._later.function
-
-    def _settle(self, later: _Later) -> None:
-        self._loc, self._cov = later.result()
-        self._later = None
-
-    def become(self, other: Handle) -> bool:
-        """Become what another handle is, later, if that is still open and this is no view.
-
-        Returns:
-            Whether it did.
-        """
-        if other._later is None or self._view is not None:
-            return False
-        self._loc, self._cov, self._later = other._loc, other._cov, other._later
-        self._version += 1
-        return True
+        return link.operand, link.function
 
     def _refresh(self, view: _View) -> None:
         parent = view.parent
         if parent._view is not None:
             parent._refresh(parent._view)
         if parent._version != view.version:
-            insist_on_usual()
             view.version = parent._version
+            self._monotone = None
             self._loc, self._cov = type(parent._cov).through(Select((parent,), view.cut))
             self._version += 1
+            self._provenance = None  # no longer what the method gave
+
+    @property
+    def account(self) -> Any:
+        """Where this comes from, if it is the result of a method; None otherwise."""
+        return self._provenance
+
+    def keep_account(self, account: Any) -> None:
+        """Remember where this comes from."""
+        self._provenance = account
 
     def become_view(self, parent: Handle, cut: Callable[[Tensor], Tensor]) -> None:
         """Remember that this handle shares its memory with ``parent``."""
@@ -208,6 +185,11 @@ class Handle(Random):
             return None
         return origin.parent, origin.cut
 
+    def adopt(self, value: Handle) -> None:
+        """Take on another handle's value, as an in-place operation does."""
+        self.assign(value.loc, value.cov)
+        self._monotone = value._monotone
+
     def assign(self, loc: Tensor, cov: Any) -> None:
         """Take on a new value, as an in-place operation does, and tell the parent.
 
@@ -221,10 +203,10 @@ class Handle(Random):
             )
         view = self._view
         if view is not None:
-            insist_on_usual()
             self._refresh(view)
-        self._loc, self._cov, self._later = loc, cov, None
+        self._loc, self._cov, self._monotone = loc, cov, None
         self._version += 1
+        self._provenance = None  # no longer what the method gave
         if view is not None:
             view.parent.assign(*_placed(view.parent, self, view.cut))
             view.version = view.parent._version
@@ -239,5 +221,5 @@ def _placed(parent: Handle, child: Handle, cut: Callable[[Tensor], Tensor]) -> A
     def put(whole: Tensor, part: Tensor) -> Tensor:
         return whole.reshape(-1).scatter(0, positions, part.reshape(-1)).view(shape)
 
-    detached = child.holding(child._loc, child._cov)  # not a view of the old parent
+    detached = child.snapshot()  # not a view of the old parent
     return type(parent._cov).through(Linear((parent, detached), put, put, put))

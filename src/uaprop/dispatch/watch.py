@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,7 +16,9 @@ from ..errors import UnsupportedOperation
 from ..registry import Rule
 from .spellings import Operation
 
-__all__ = ["Event", "Watch", "current"]
+__all__ = ["Event", "Watch", "current", "refused"]
+
+AnyError = TypeVar("AnyError", bound=Exception)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Watch:
         stand_in: answers an operation that has no rule, so that the run can go on; None to refuse.
         record: whether to keep an :class:`Event` for every operation.
         linearised: the operations that were linearised, with their place, each once.
+        refusals: the exceptions that the run was to end with. A model may catch them and go on by another
+            branch, which its plain tensors would not take.
         events: the operations of the run, in order.
     """
 
@@ -59,6 +63,7 @@ class Watch:
     stand_in: Callable[..., Any] | None = None
     record: bool = False
     linearised: dict[str, None] = field(default_factory=dict)
+    refusals: list[Exception] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     _token: Token[Watch | None] | None = field(default=None, repr=False)
 
@@ -74,11 +79,38 @@ class Watch:
         _watches -= 1
         _CURRENT.reset(self._token)
 
+    def check(self) -> None:
+        """Raise what the model has caught.
+
+        Raises:
+            UnsupportedOperation: the first refusal, with what has become of it.
+        """
+        if not self.refusals:
+            return
+        first = self.refusals[0]
+        if not isinstance(first, UnsupportedOperation):
+            first = UnsupportedOperation("the model", reason=str(first))
+        note = "; the model has caught this error and gone on by another branch"
+        raise UnsupportedOperation(
+            first.operation,
+            reason=(first.reason or "no rule says how it acts on a Gaussian") + note,
+            remedy=first.remedy,
+            module=first.module,
+        ) from self.refusals[0]
+
     def since(self, mark: int) -> tuple[Event, ...]:
         """Take the events from number ``mark`` on out of the notes: they are parts of another."""
         parts = tuple(self.events[mark:])
         del self.events[mark:]
         return parts
+
+
+def refused(error: AnyError) -> AnyError:
+    """Take note of an exception that is about to be raised in the model, and give it back."""
+    watch = current()
+    if watch is not None:
+        watch.refusals.append(error)
+    return error
 
 
 _CURRENT: ContextVar[Watch | None] = ContextVar("uaprop_watch", default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class Accumulator:
         self.constant: Any = None
         self.seen = False
         self.dtype = torch.float64
-        self.pivot = self.u = self.q = self.uu = self.uq = self.qq = torch.zeros(())
+        self.pivot = self.u = self.q = self.uu = self.uq = self.qq = torch.zeros((), device="cpu")
         self.first: Tensor | None = None  # offsets of the only single draws so far, without sums
         self.products: Tensor | None = None
         self.group_products: Tensor | None = None
@@ -103,13 +103,12 @@ class Accumulator:
             self.products = _products(flat, self.products)
         self.waiting = []
 
-    def result(self, told: Provenance, moderate: bool = False, together: bool = True) -> Any:
+    def result(self, told: Provenance, moderate: bool = False) -> Any:
         """The Gaussian of everything taken in, or the constant if it was no tensor.
 
         Args:
             told: the method and its options.
             moderate: whether to steady the variances; single draws only.
-            together: whether batch elements are independent, and may be steadied together.
 
         Returns:
             A Gaussian with ``told`` and standard errors.
@@ -128,11 +127,13 @@ class Accumulator:
             if moderate:
                 squares = self._squared_correlations(centre, correction) if n > 2 else None
                 batch = len(centre) if centre.ndim > 1 else 1
-                found = moderated(var.reshape(batch, -1), squares, n - 1, together)
+                found = moderated(var.reshape(batch, centre.shape[-1]), squares, n - 1)
                 var = var * found.scale.reshape(var.shape).square()
             dense = partial(self._dense, centre, correction, None if found is None else found.scale)
-        error = partial(self._error, u, mean_var, sampled, found)
-        value = Gaussian.from_covariance(
+        error = cache(
+            partial(self._error, u, mean_var, sampled, found)
+        )  # computed once, on first access
+        value = Gaussian._from_covariance(
             (self.pivot + u).to(self.dtype), Finished(var.to(self.dtype), dense)
         )
         return value.with_provenance(
@@ -211,21 +212,22 @@ class Accumulator:
 def _steadied(var: Tensor, error: Tensor, found: Moderated, freedom: int) -> Tensor:
     """The errors of moderated variances' roots, from the variances as sampled and the errors of theirs.
 
-    Errors estimated from few draws are rougher than the variances: a fourth moment of ``d`` normal draws
-    has the relative variance ``(105 - 9)/9/d``. So their squares, relative ones, are drawn towards the
-    average in that proportion as well, which is at least a normal output's.
+    Errors estimated from few samples are rougher than the variances: a fourth moment of ``d`` normal samples
+    has the relative variance ``(105 - 9)/9/d``. So their squares, relative ones, are shrunk towards the
+    average of the item in that proportion as well, which is at least a normal output's.
 
     Returns:
         Shaped like the variances.
     """
-    scale, own, left = (part.reshape(var.shape) for part in (found.scale, *found.left()))
-    varies = var > 0
-    relative = torch.where(varies, error.square() / var, 0)
-    typical = relative.sum() / varies.sum().clamp_min(1)
+    scale, (own, left) = found.scale, found.left()
+    per_item, error = var.reshape(scale.shape), error.reshape(scale.shape)
+    varies = per_item > 0
+    relative = torch.where(varies, error.square() / per_item, 0)
+    typical = relative.sum(1, keepdim=True) / varies.sum(1, keepdim=True).clamp_min(1)
     typical = typical.clamp_min(normal_error(freedom))
     weight = own * freedom / (freedom + 96 / 9)
     relative = left * (weight * relative + (1 - weight) * typical)
-    return scale * (var * relative).sqrt()
+    return (scale * (per_item * relative).sqrt()).reshape(var.shape)
 
 
 def _per_draw(draws: Tensor) -> Tensor:
@@ -244,7 +246,7 @@ def same(first: Any, other: Any) -> None:
     Raises:
         TypeError: if the two differ.
     """
-    plain = isinstance(first, bool | int | float | str | bytes)
+    plain = isinstance(first, bool | int | float | str | bytes | torch.device | torch.dtype)
     if not (first is other or (plain and type(first) is type(other) and first == other)):
         raise TypeError(
             f"the model returns a {type(first).__name__} that depends on its input; only tensors, in "

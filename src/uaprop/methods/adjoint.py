@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from ..covariance import Factors, Sources
-from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
 from .arguments import Arguments
-from .options import whole_number, whole_numbers_if_given
+from .options import check_distinct, check_keys, whole_number, whole_numbers_if_given
 from .pooling import pooled
 from .response import Residual, Scheme, respond, stacked_output
 from .sketch import probe
@@ -29,6 +28,7 @@ def adjoint(
     seed: int = 0,
     outputs: Sequence[int] | None = None,
     rank: int | None = None,
+    keys: Sequence[int] | None = None,
     chunk: int | None = None,
 ) -> Any:
     """``J Σ Jᵀ + T Tᵀ``, with the statistical linearisation ``J`` and what it leaves of each probe.
@@ -48,7 +48,10 @@ def adjoint(
         rank: with more outputs than this, the response along that many main directions of the outputs
             (:mod:`~uaprop.methods.linear_part`), a backward and a forward derivative for each, instead of a
             backward pass for every output.
-        chunk: batch elements at a time; bounds the memory. The answer does not depend on it.
+        keys: an integer for each batch element, from which its signs are derived together with the seed; by
+            default those that do not influence each other have the same signs. In either case the result of
+            one depends neither on its neighbours nor on its position.
+        chunk: batch elements at a time; bounds the memory. The result does not depend on it.
 
     Returns:
         The model's answer, in Gaussians with a dense covariance and attribution.
@@ -57,19 +60,25 @@ def adjoint(
     whole_number("seed", seed, 0)
     whole_numbers_if_given(chunk=chunk, rank=rank)
     arguments = Arguments(args, kwargs)
+    check_keys(keys, arguments)
     sources = Sources(probes, seed, linearised=True)
-    with torch.no_grad():
-        stacks = [probe(x, sources).values for x in arguments.gaussians]
+
+    @torch.no_grad()
+    def draw(items: bool) -> list[Tensor]:
+        nonlocal sources
+        if not items:
+            check_distinct(keys)
+        sources = Sources(probes, seed, True, items, keys)
+        return [probe(x, sources).values for x in arguments.gaussians]
 
     def carry(mean: Tensor, stack: Tensor | None) -> Gaussian:
         assert stack is not None
         sources.restart()
-        return Gaussian.from_covariance(mean, Factors(stack, (sources,)))
+        return Gaussian._from_covariance(mean, Factors(stack, (sources,)))
 
     options = {"probes": probes, "seed": seed, "outputs": outputs, "rank": rank}
     scheme = Scheme("adjoint", options, carry, stacked_output, _residual, probes, rank)
-    with postponing():
-        return respond(scheme, model, arguments, stacks, outputs, chunk)
+    return respond(scheme, model, arguments, draw, outputs, chunk)
 
 
 def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Residual:

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..gaussian import Gaussian
 from ..provenance import Provenance
+from ..records import closed, opened
 
 __all__ = ["Arguments", "explained", "is_gaussian", "mapped"]
 
@@ -27,7 +28,7 @@ def mapped(function: Callable[[Gaussian], Any], answer: Any) -> Any:
     def on_gaussians(value: Any) -> Any:
         return function(value) if is_gaussian(value) else value
 
-    return pytree.tree_map(on_gaussians, answer, is_leaf=is_gaussian)
+    return closed(pytree.tree_map(on_gaussians, opened(answer), is_leaf=is_gaussian))
 
 
 def explained(answer: Any, told: Provenance) -> Any:
@@ -47,7 +48,8 @@ class Arguments:
         self._spec: pytree.TreeSpec | None = None  # of positional ones without a structure
         self._leaves: list[Any] = list(args)
         if kwargs or not all(isinstance(value, Gaussian | Tensor) for value in args):
-            self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_gaussian)
+            tree = opened((args, kwargs))
+            self._leaves, self._spec = pytree.tree_flatten(tree, is_leaf=is_gaussian)
         unique = {id(leaf): leaf for leaf in self._leaves if is_gaussian(leaf)}
         self.gaussians: list[Gaussian] = list(unique.values())
         numbers = {key: i for i, key in enumerate(unique)}
@@ -58,16 +60,38 @@ class Arguments:
         ]
 
     @classmethod
-    def of(cls, x: Any) -> Arguments:
-        """One argument, a tuple or list of positional ones, or a dict of keyword ones."""
+    def of(cls, x: Any, keywords: Mapping[str, Any] | None = None) -> Arguments:
+        """What a model is called with.
+
+        Args:
+            x: one argument, a tuple or list of positional ones, or a dict of keyword ones; None for none.
+            keywords: keyword arguments.
+
+        Returns:
+            The arguments.
+
+        Raises:
+            TypeError: if an argument is given twice.
+        """
+        keywords = dict(keywords or {})
         if isinstance(x, Mapping):
-            return cls((), dict(x))
-        return cls(tuple(x) if isinstance(x, tuple | list) else (x,), {})
+            if twice := sorted(set(x) & set(keywords)):
+                raise TypeError(f"the model's argument {twice[0]!r} is given twice")
+            return cls((), {**x, **keywords})
+        if x is None:
+            return cls((), keywords)
+        return cls(tuple(x) if isinstance(x, tuple | list) else (x,), keywords)
 
     def run(self, model: Callable[..., Any], values: Sequence[Any]) -> Any:
-        """The model's answer with other values in the places of the random arguments."""
+        """The model's answer with other values in the places of the random arguments.
+
+        Objects in it are opened (:mod:`~uaprop.records`), so that all of it is a tree.
+
+        Returns:
+            The answer.
+        """
         args, kwargs = self.filled(values)
-        return model(*args, **kwargs)
+        return opened(model(*args, **kwargs))
 
     def filled(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with other values in the places of the random ones."""
@@ -80,7 +104,7 @@ class Arguments:
         """Other leaves in the arguments' structure."""
         if self._spec is None:
             return tuple(leaves), {}
-        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        args, kwargs = closed(pytree.tree_unflatten(leaves, self._spec))
         return args, kwargs
 
     @property

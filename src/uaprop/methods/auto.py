@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..dispatch.watch import current
 from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
+from ..records import opened
 from .arguments import Arguments, mapped
 from .entrance import either_way, with_notes
 from .hybrid import hybrid
+from .linear_map import exact_if_linear
 from .options import whole_number
+from .own_randomness import refuse_own_randomness
 from .response import chosen
 from .samples import samples
 
@@ -35,11 +39,13 @@ def auto(
     *,
     seed: int = 0,
     outputs: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
     chunk: int | None = None,
 ) -> Any:
     """Choose by the number of outputs, as the measured frontier says (docs: Frontier).
 
-    Up to 64 outputs per batch element: ``"hybrid"`` with a backward pass for each. Up to 4096: ``"hybrid"``
+    Up to 64 outputs per batch element: ``"hybrid"`` with a backward pass for each. More of a model that is
+    linear over its noise: its exact variances (:mod:`~uaprop.methods.linear_map`). Up to 4096: ``"hybrid"``
     with the response along 16 main directions. More (a segmentation, a picture), or a model that hybrid
     cannot run: ``"samples"``. The choice and its reason are in the answer's ``provenance``.
 
@@ -49,13 +55,24 @@ def auto(
         kwargs: its keyword arguments.
         seed: makes the answer reproducible.
         outputs: which outputs of each batch element are wanted; all by default.
+        keys: an integer for each batch element, from which its noise is derived together with the seed.
         chunk: batch elements (hybrid) or draws (samples) at a time; bounds the memory.
 
     Returns:
         The model's answer, in Gaussians with standard errors.
     """
     whole_number("seed", seed, 0)
-    wanted = len(outputs) if outputs is not None else _outputs(model, Arguments(args, kwargs))
+    watch = current()
+    arguments = Arguments(args, kwargs)
+    wanted = len(outputs) if outputs is not None else _outputs(model, arguments)
+    picked = model if outputs is None else _picking(model, outputs)
+    if wanted > _FEW_OUTPUTS:
+        try:
+            exact = exact_if_linear(picked, arguments, wanted)
+        except (RuntimeError, TypeError):  # no derivative; whether the model runs is seen below
+            exact = None
+        if exact is not None:
+            return _because(exact, f"{wanted} outputs, linear over the noise, so this is exact")
     if wanted > _MANY_OUTPUTS:
         reason = f"{wanted} outputs, too many for their response to be known"
     else:
@@ -67,19 +84,30 @@ def auto(
             "rank": rank,
         }
         try:
-            answer, entrance = either_way(
-                model,
-                Arguments(args, kwargs),
-                lambda way: hybrid(way, args, kwargs, chunk=chunk, **options),
-            )
+            with refuse_own_randomness("hybrid", model, arguments):
+                answer, entrance = either_way(
+                    model,
+                    arguments,
+                    lambda way: hybrid(way, args, kwargs, keys=keys, chunk=chunk, **options),
+                )
             answer = with_notes(answer, entrance, ())
             how = "few enough for a backward pass each" if rank is None else "along main directions"
+            if watch is not None:
+                watch.check()
             return _because(answer, f"{wanted} outputs, {how}")
         except (RuntimeError, TypeError, AttributeError) as error:  # it did run on plain tensors
             reason = f"hybrid cannot run the model ({_summary(error)})"
-    sampled = model if outputs is None else _picking(model, outputs)
+            if watch is not None:
+                watch.refusals.clear()
     answer = samples(
-        sampled, args, kwargs, samples=_MANY_DRAWS, seed=seed, centred=True, chunk=chunk
+        picked,
+        args,
+        kwargs,
+        samples=_MANY_DRAWS,
+        seed=seed,
+        centred=True,
+        keys=keys,
+        chunk=chunk,
     )
     return _because(answer, reason)
 
@@ -99,7 +127,7 @@ def _picking(model: Callable[..., Any], outputs: Sequence[int]) -> Callable[...,
         flat = value.flatten(1) if value.ndim > 1 else value.reshape(-1)
         return flat[..., chosen(outputs, flat.shape[-1], value.device)]
 
-    return lambda *args, **kwargs: pytree.tree_map(pick, model(*args, **kwargs))
+    return lambda *args, **kwargs: pytree.tree_map(pick, opened(model(*args, **kwargs)))
 
 
 def _outputs(model: Callable[..., Any], arguments: Arguments) -> int:
@@ -111,7 +139,7 @@ def _outputs(model: Callable[..., Any], arguments: Arguments) -> int:
     for value in pytree.tree_leaves(answer):
         if isinstance(value, Tensor) and value.is_floating_point():
             one_by_one = batch is not None and value.ndim > 1 and value.shape[0] == batch
-            total += value[0].numel() if one_by_one else value.numel()
+            total += value.shape[1:].numel() if one_by_one else value.numel()
     return total
 
 

@@ -10,15 +10,20 @@ import torch
 from torch import Tensor
 
 from ..covariance.calibrated import Fitting, channelwise
+from ..dispatch.watch import Watch
 from ..gaussian import Gaussian
 from ..kinds import Random
-from ..numerics.chance import reseeded, seeded
+from ..numerics.chance import RandomNumbers, reseeded
 from ..numerics.turns import one_at_a_time
 from .arguments import Arguments, mapped
 from .calibration import OUTPUT, Calibration, Law, at_the_end, fingerprint
+from .calibration_file import flaw
 from .curves import curve, curved
+from .entrance import either_way
 from .levels import FEWEST, Levels, levelled, slope
+from .model_state import preserved
 from .options import whole_number
+from .own_randomness import refuse_own_randomness
 
 __all__ = ["calibrate"]
 
@@ -124,6 +129,7 @@ def calibrate(
 
     Raises:
         TypeError: if the inputs are not random and no noise is given.
+        ValueError: if the inputs have no elements, or the model's outputs for them are not finite.
     """
     whole_number("samples", samples, 2)
     whole_number("seed", seed, 0)
@@ -134,18 +140,44 @@ def calibrate(
     arguments = Arguments.of(inputs)
     if not arguments.gaussians:
         raise TypeError("calibrate needs noisy inputs: give var or std, or ua.Gaussians")
-    generator = seeded(seed, device=arguments.gaussians[0].device)
-    tally = _Fit(samples)
+    if any(x.numel() == 0 for x in arguments.gaussians):
+        raise ValueError(
+            "calibrate learns from inputs, and these have no elements; give some dozens"
+        )
+    tally: _Fit
+    noise: RandomNumbers
 
     def start(x: Gaussian) -> Gaussian:
-        draws = x.loc + x.cov.deviations(samples, generator)
-        return Gaussian.from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
+        draws = x.loc + x.cov.deviations(samples, noise)
+        return Gaussian._from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
 
-    with one_at_a_time, torch.no_grad(), reseeded(seed, 1):
-        answer = arguments.run(model, [start(x) for x in arguments.gaussians])
+    def fit(way: Callable[..., Any]) -> None:
+        nonlocal tally, noise
+        tally = _Fit(samples)
+        noise = RandomNumbers.seeded(seed, device=arguments.gaussians[0].device)
+        answer = arguments.run(way, [start(x) for x in arguments.gaussians])
         mapped(at_the_end, answer)
+
+    with (
+        Watch() as watch,
+        one_at_a_time,
+        preserved(model),
+        refuse_own_randomness("calibrated", model, arguments),
+        torch.inference_mode(False),  # gains are derivatives
+        torch.no_grad(),
+        reseeded(seed, 1),
+    ):
+        either_way(model, arguments, fit)
+        watch.check()
     slopes, levels, curves = (
-        torch.tensor([law[i] for law in tally.laws], dtype=torch.float64) for i in range(3)
+        torch.tensor([law[i] for law in tally.laws], dtype=torch.float64, device="cpu")
+        for i in range(3)
     )
     places = tuple(tally.places)
-    return Calibration(tuple(tally.factors), slopes, levels, curves, places, fingerprint(model))
+    found = Calibration(tuple(tally.factors), slopes, levels, curves, places, fingerprint(model))
+    if problem := flaw(vars(found)):
+        raise ValueError(
+            f"no calibration can be fitted to these inputs: {problem}. The model's outputs or "
+            "their variances are not finite there."
+        )
+    return found

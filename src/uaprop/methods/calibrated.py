@@ -9,14 +9,12 @@ import torch
 
 from ..covariance import Diagonal
 from ..covariance.calibrated import Calibrated
-from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
-from ..numerics.layout import usual
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
 from .arguments import Arguments, mapped
 from .calibration import Calibration, Correction, at_the_end, fingerprint
-from .diagonal import check_independent, quickly, settle
+from .diagonal import check_independent
 
 __all__ = ["calibrated", "check_calibration"]
 
@@ -53,23 +51,17 @@ def calibrated(
     told = Provenance("calibrated", {"calibration": calibration})
 
     def plain(value: Gaussian) -> Gaussian:
-        cov = Diagonal(usual(value.cov.var))
-        return Gaussian.from_covariance(usual(value.loc), cov).with_provenance(told)
+        return Gaussian._from_covariance(value.loc, Diagonal(value.cov.var)).with_provenance(told)
 
-    def run() -> Any:
-        tally = Correction(calibration)
-        random = [
-            Gaussian.from_covariance(x.loc, Calibrated(x.cov.var, tally))
-            for x in arguments.gaussians
-        ]
-        with variances_in(var_dtype), postponing():
-            answer = arguments.run(model, random)
-            settle(answer)
-        answer = mapped(plain, mapped(at_the_end, answer))
-        tally.finish()
-        return answer
-
-    return quickly(model, run, arguments)
+    tally = Correction(calibration)
+    random = [
+        Gaussian._from_covariance(x.loc, Calibrated(x.cov.var, tally)) for x in arguments.gaussians
+    ]
+    with variances_in(var_dtype):
+        answer = arguments.run(model, random)
+    answer = mapped(plain, mapped(at_the_end, answer))
+    tally.finish()
+    return answer
 
 
 def check_calibration(calibration: Any, model: Callable[..., Any]) -> None:

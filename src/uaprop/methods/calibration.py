@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..covariance.calibrated import Calibrated, channelwise
 from ..gaussian import Gaussian
 from ..kinds import Random
+from ..numerics.lazy import lazy
+from .calibration_file import read, write
 from .curves import KNOTS, curved
 from .levels import Levels, levelled
 
 __all__ = ["OUTPUT", "Calibration", "Correction", "Law", "at_the_end", "fingerprint"]
 
-_FORMAT = "uaprop calibration 4"
 OUTPUT = "Output"
 _ELEMENTS = 16  # of each weight that tell one model from another
-
-
-_LAWS = ("slopes", "levels", "curves")
 
 
 class Law(NamedTuple):
@@ -65,10 +59,7 @@ class Calibration:
 
     def save(self, path: str | Path) -> None:
         """Write to a safetensors file."""
-        tensors = {f"{i:05d}": factor.contiguous() for i, factor in enumerate(self.factors)}
-        tensors |= {name: getattr(self, name).contiguous() for name in _LAWS}
-        told = {"format": _FORMAT, "places": json.dumps(self.places), "model": self.model}
-        save_file(tensors, str(path), metadata=told)
+        write(path, {field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
@@ -78,18 +69,12 @@ class Calibration:
             The calibration.
 
         Raises:
-            ValueError: if the file is something else.
+            OSError: if the file cannot be read.
+            ValueError: if it is something else, damaged, or has impossible numbers.
         """
-        with safe_open(str(path), framework="pt") as file:
-            told = file.metadata() or {}
-            if told.get("format") != _FORMAT:
-                raise ValueError(f"{path} is no calibration of this version of uaprop")
-            stored = {name: file.get_tensor(name) for name in sorted(file.keys())}
-        laws = {name: stored.pop(name) for name in _LAWS}
-        places = tuple(json.loads(told["places"]))
-        return cls(tuple(stored.values()), **laws, places=places, model=told["model"])
+        return cls(**read(path))
 
-    @functools.cached_property
+    @lazy
     def laws(self) -> list[Law]:
         """What holds at each place, as numbers: a traced program has them as constants."""
         numbers = zip(self.slopes.tolist(), self.levels.tolist(), self.curves.tolist(), strict=True)
@@ -186,4 +171,4 @@ def at_the_end(value: Gaussian) -> Gaussian:
     if not isinstance(value.cov, Calibrated):
         return value
     var = value.cov.tally.corrected(OUTPUT, value)
-    return Gaussian.from_covariance(value.loc, Calibrated(var, value.cov.tally))
+    return Gaussian._from_covariance(value.loc, Calibrated(var, value.cov.tally))

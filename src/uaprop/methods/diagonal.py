@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from ..covariance import Diagonal
-from ..covariance.postponed import postponing
 from ..gaussian import Gaussian
-from ..numerics.layout import fastest, usual
 from ..numerics.precision import variances_in
 from ..provenance import Provenance
-from .apart import is_training
-from .arguments import Arguments, explained, mapped
+from .arguments import Arguments, explained
 
-__all__ = ["check_independent", "diagonal", "quickly", "settle"]
-
-T = TypeVar("T")
+__all__ = ["check_independent", "diagonal"]
 
 
 def diagonal(
@@ -50,38 +45,12 @@ def diagonal(
     """
     arguments = Arguments(args, kwargs)
     check_independent("diagonal", arguments)
-
-    def run() -> Any:
-        # not the caller's own, which the model may write to
-        random = [Gaussian.from_covariance(x.loc, x.cov) for x in arguments.gaussians]
-        with variances_in(var_dtype), postponing():
-            answer = arguments.run(model, random)
-            settle(answer)
-        return mapped(_usual, answer)
-
-    answer = quickly(model, run, arguments)
+    # not the caller's own, which the model may modify in place
+    random = [Gaussian._from_covariance(x.loc, x.cov) for x in arguments.gaussians]
+    with variances_in(var_dtype):
+        answer = arguments.run(model, random)
     options = {} if var_dtype is None else {"var_dtype": var_dtype}
     return explained(answer, Provenance("diagonal", options))
-
-
-def settle(answer: Any) -> None:
-    """Compute all variances of an answer that are still waiting."""
-    mapped(lambda value: value.cov.var, answer)
-
-
-def quickly(model: Callable[..., Any], run: Callable[[], T], arguments: Arguments) -> T:
-    """``run()`` in the fastest layout; as it is if a part is in training mode, where a second run is seen."""
-    if is_training(model):
-        return run()
-    return fastest(run, *(x.loc for x in arguments.gaussians))
-
-
-def _usual(value: Gaussian) -> Gaussian:
-    """An output in the usual layout."""
-    loc = usual(value.loc)
-    if loc is value.loc:
-        return value
-    return Gaussian.from_covariance(loc, Diagonal(usual(value.cov.var)))
 
 
 def check_independent(method: str, arguments: Arguments) -> None:

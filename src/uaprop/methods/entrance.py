@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,13 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from ..dispatch.graph import CapturedModel, ran_into
+from ..dispatch.watch import current
 from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
 from ..numerics.turns import one_at_a_time
+from ..tensor_form import InTensorForm
 from .arguments import Arguments, mapped
+from .tensor_branches import takes_gaussians
 
 __all__ = ["either_way", "with_notes"]
 
@@ -25,6 +29,8 @@ def either_way(
     model: Model | ExportedProgram, arguments: Arguments, run: Callable[[Model], Any]
 ) -> tuple[Any, str]:
     """Run a model on Gaussians, by its graph if it cannot take them as it is.
+
+    Where there is no graph either, it is given Gaussians in the form of tensors.
 
     That is so if it runs on the arguments' means and fails on the arguments, but not for want of a
     rule: the graph would end at the same operation.
@@ -43,6 +49,8 @@ def either_way(
     """
     if isinstance(model, ExportedProgram):
         return run(CapturedModel(model)), "a program of torch.export"
+    if not takes_gaussians(model, arguments):
+        return _captured(model, run, "another result for a Gaussian without noise", None)
     try:
         return run(model), ""
     except UnsupportedOperation:
@@ -50,24 +58,35 @@ def either_way(
     except Exception as error:
         if not ran_into(model, error) or not _runs_on_tensors(model, arguments):
             raise
-        reason = _told(error)
-        try:
-            answer = run(CapturedModel(model))
-        except UnsupportedOperation:
-            raise
-        except Exception as second:
-            raise UnsupportedOperation(
-                getattr(model, "__name__", type(model).__name__),
-                reason=f"the model cannot take a Gaussian ({reason}), and running its graph, captured "
-                f"with torch.export, does not work either ({_told(second)})",
-                remedy='Use method="samples", which calls the model on tensors only.',
-            ) from error
-        return answer, f"by its graph, captured with torch.export, after {reason}"
+        return _captured(model, run, _told(error), error)
+
+
+def _captured(
+    model: Model, run: Callable[[Model], Any], reason: str, error: Exception | None
+) -> tuple[Any, str]:
+    """By the model's graph, or by Gaussians in the form of tensors; and how."""
+    if (watch := current()) is not None:
+        watch.refusals.clear()  # they belong to the first attempt
+    try:
+        answer = run(CapturedModel(model))
+    except UnsupportedOperation:
+        raise
+    except Exception as second:
+        with contextlib.suppress(Exception):  # what export says is the better message
+            answer = run(InTensorForm(model))
+            return answer, f"on Gaussians in the form of tensors, after {reason}"
+        raise UnsupportedOperation(
+            getattr(model, "__name__", type(model).__name__),
+            reason=f"the model cannot take a Gaussian ({reason}), and running its graph, captured "
+            f"with torch.export, does not work either ({_told(second)})",
+            remedy='Use method="samples", which calls the model on tensors only.',
+        ) from error
+    return answer, f"by its graph, captured with torch.export, after {reason}"
 
 
 def _runs_on_tensors(model: Model, arguments: Arguments) -> bool:
     """Whether the model takes the means; whatever it keeps of what it saw stays as it was."""
-    args, kwargs = arguments.filled([x.loc for x in arguments.gaussians])
+    args, kwargs = arguments.filled([x.loc.detach().clone() for x in arguments.gaussians])
     scripted = isinstance(model, torch.jit.ScriptModule)
     try:
         with one_at_a_time, torch.no_grad(), torch.random.fork_rng():

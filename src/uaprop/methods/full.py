@@ -41,7 +41,7 @@ def full(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     """
     arguments = Arguments(args, kwargs)
     terms: dict[Sources, Term] = {}
-    random = [Gaussian.from_covariance(x.loc, _dense(x, terms)) for x in arguments.gaussians]
+    random = [Gaussian._from_covariance(x.loc, _dense(x, terms)) for x in arguments.gaussians]
     return explained(arguments.run(model, random), Provenance("full"))
 
 

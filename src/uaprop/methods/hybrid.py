@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..covariance.ensemble import Ensemble
 from ..gaussian import Gaussian
-from ..numerics.chance import reseeded, seeded
+from ..numerics.chance import RandomNumbers, reseeded
 from .arguments import Arguments
-from .options import whole_number, whole_numbers_if_given
+from .options import check_distinct, check_keys, whole_number, whole_numbers_if_given
 from .pooling import pooled
 from .response import Residual, Scheme, respond, stacked_output
 from .samples import centred
@@ -29,6 +29,7 @@ def hybrid(
     seed: int = 0,
     outputs: Sequence[int] | None = None,
     rank: int | None = None,
+    keys: Sequence[int] | None = None,
     chunk: int | None = None,
 ) -> Any:
     """Monte Carlo of ``f(x + ε) - J ε``, whose linear part is known exactly.
@@ -52,7 +53,10 @@ def hybrid(
         rank: with more outputs than this, the response along that many main directions of the outputs
             (:mod:`~uaprop.methods.linear_part`), a backward and a forward derivative for each, instead of a
             backward pass for every output.
-        chunk: batch elements at a time; bounds the memory. The answer does not depend on it.
+        keys: an integer for each batch element, from which its noise is derived together with the seed; by
+            default those that do not influence each other have the same noise. In either case the result of
+            one depends neither on its neighbours nor on its position.
+        chunk: batch elements at a time; bounds the memory. The result does not depend on it.
 
     Returns:
         The model's answer, in Gaussians with a dense covariance, attribution and standard errors.
@@ -61,18 +65,30 @@ def hybrid(
     whole_number("seed", seed, 0)
     whole_numbers_if_given(chunk=chunk, rank=rank)
     arguments = Arguments(args, kwargs)
-    generator = seeded(seed, device=arguments.gaussians[0].device)
-    with torch.no_grad():
-        stacks = [centred(x.cov.deviations(samples, generator)) for x in arguments.gaussians]
+    check_keys(keys, arguments)
+
+    @torch.no_grad()
+    def draw(items: bool) -> list[Tensor]:
+        if not items:
+            check_distinct(keys)
+        return [
+            centred(
+                x.cov.deviations(
+                    samples,
+                    RandomNumbers.seeded(seed, number, items=items, keys=keys, device=x.device),
+                )
+            )
+            for number, x in enumerate(arguments.gaussians)
+        ]
 
     def carry(mean: Tensor, stack: Tensor | None) -> Gaussian:
         assert stack is not None
-        return Gaussian.from_covariance(mean, Ensemble(mean.detach() + stack))
+        return Gaussian._from_covariance(mean, Ensemble(mean.detach() + stack))
 
     options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
     scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank)
     with reseeded(seed, 1):  # the model's own randomness
-        return respond(scheme, model, arguments, stacks, outputs, chunk)
+        return respond(scheme, model, arguments, draw, outputs, chunk)
 
 
 def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Residual:
@@ -80,6 +96,7 @@ def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Resid
     count = len(unexplained)
     average = unexplained.mean(0)
     factors = (unexplained - average) * (count - 1) ** -0.5
+    factors = torch.where(torch.isfinite(average), factors, 0)  # masked: the mean says it all
     factors, relative = pooled(factors, linear, count - 1)
     var = factors.square().sum(0)
     # Cov(J ε, r) is taken to be zero. J being an average over draws, it is so up to chance: measured, with

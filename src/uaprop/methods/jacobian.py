@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["both_ways", "jacobian", "mixes", "pullback"]
+from ..errors import UnsupportedOperation
+
+__all__ = ["both_ways", "jacobian", "mixes", "pullback", "vjp"]
 
 
 def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor]:
@@ -23,16 +25,17 @@ def jacobian(output: Tensor, inputs: Sequence[Tensor], rows: int) -> list[Tensor
         ``(batch, outputs, elements)`` for each input.
     """
     batch, outputs = output.shape
-    if not output.requires_grad:
-        return [x.new_zeros(batch, outputs, x.numel() // batch) for x in inputs]
+    elements = [x.numel() // max(batch, 1) for x in inputs]
+    if not output.requires_grad or output.numel() == 0:
+        return [x.new_zeros(batch, outputs, n) for x, n in zip(inputs, elements, strict=True)]
     units = torch.eye(outputs, dtype=output.dtype, device=output.device)
     found: list[list[Tensor]] = [[] for _ in inputs]
     for part in units.split(rows):
         cotangents = part.unsqueeze(1).expand(len(part), batch, outputs)
         grads = pullback(output, inputs, cotangents)
-        for column, grad, x in zip(found, grads, inputs, strict=True):
+        for column, grad, x, n in zip(found, grads, inputs, elements, strict=True):
             filled = x.new_zeros(len(part), *x.shape) if grad is None else grad
-            column.append(filled.reshape(len(part), batch, -1).transpose(0, 1))
+            column.append(filled.reshape(len(part), batch, n).transpose(0, 1))
     return [torch.cat(column, 1) for column in found]
 
 
@@ -57,20 +60,20 @@ def mixes(
         True if some do, as far as their derivatives tell.
     """
     batch = output.shape[0]
-    if batch < 2 or not output.requires_grad:
+    if batch < 2 or output.numel() == 0 or not output.requires_grad:
         return False
-    generator = torch.Generator().manual_seed(batch)
+    generator = torch.Generator("cpu").manual_seed(batch)
     if cotangent is None:
-        cotangent = torch.rand(output.shape, generator=generator).to(output) + 0.5
-    powers = torch.randperm(batch, generator=generator).to(output) % 16 - 8
+        cotangent = torch.rand(output.shape, generator=generator, device="cpu").to(output) + 0.5
+    powers = torch.randperm(batch, generator=generator, device="cpu").to(output) % 16 - 8
 
     def scaled(tensor: Tensor) -> Tensor:
         return tensor * torch.exp2(powers).view(batch, *[1] * (tensor.ndim - 1))
 
     if pulled is None:
-        pulled = _pulled(output, inputs, cotangent)
-    for once, again in zip(pulled, _pulled(output, inputs, scaled(cotangent)), strict=True):
-        if once is None or again is None:
+        pulled = vjp(output, inputs, cotangent)
+    for once, again in zip(pulled, vjp(output, inputs, scaled(cotangent)), strict=True):
+        if once is None or again is None or once.numel() == 0:
             continue
         expected = scaled(once).flatten(1)
         tolerance = 1e3 * torch.finfo(output.dtype).eps * expected.abs().amax(1)
@@ -79,8 +82,26 @@ def mixes(
     return False
 
 
-def _pulled(output: Tensor, inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
-    return torch.autograd.grad(output, inputs, cotangent, retain_graph=True, allow_unused=True)
+def vjp(output: Tensor, inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor | None]:
+    """The vector-Jacobian product with one cotangent.
+
+    Returns:
+        One for each input, None if the output does not depend on it.
+
+    Raises:
+        UnsupportedOperation: if there is no derivative.
+        OutOfMemoryError: if there is no memory for it.
+    """
+    try:
+        return torch.autograd.grad(output, inputs, cotangent, retain_graph=True, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UnsupportedOperation(
+            "torch.autograd.grad",
+            reason=f"the model's derivative cannot be taken ({str(error).partition(chr(10))[0]})",
+            remedy='Use method="samples", which takes none.',
+        ) from error
 
 
 def pullback(
@@ -99,7 +120,7 @@ def pullback(
             )
         except RuntimeError:
             pass  # not every derivative can be vectorised; a real error comes up again below
-    columns = zip(*(_pulled(output, inputs, row) for row in cotangents), strict=True)
+    columns = zip(*(vjp(output, inputs, row) for row in cotangents), strict=True)
     return [None if column[0] is None else torch.stack(column) for column in columns]
 
 

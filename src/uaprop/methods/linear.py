@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..errors import UnsupportedOperation
 from ..numerics.convolve import convolve
 from .arguments import Arguments
+from .derivative_check import check_derivative
 from .options import whole_numbers_if_given
 from .response import Residual, Scheme, respond
 
@@ -30,7 +33,7 @@ def linear(
     """``mean = f(m)`` and ``covariance = J Σ Jᵀ`` with the Jacobian ``J`` at the mean.
 
     Right for noise so small that no unit changes its regime. It needs no rules; the model has to be
-    differentiable.
+    differentiable. That autograd's derivative is the model's is checked along one direction of the noise.
 
     Args:
         model: any callable on tensors.
@@ -45,20 +48,60 @@ def linear(
     whole_numbers_if_given(chunk=chunk)
     arguments = Arguments(args, kwargs)
     scheme = Scheme("linear", {"outputs": outputs}, _carried, _taken, _residual, _ROWS)
-    with _Convolutions():
-        return respond(scheme, model, arguments, [None] * len(arguments.gaussians), outputs, chunk)
+    with _Derivatives():
+        with torch.inference_mode(False):
+            check_derivative(model, arguments)
+        return respond(scheme, model, arguments, None, outputs, chunk)
 
 
-class _Convolutions(TorchFunctionMode):
-    """Convolutions whose derivatives a processor is quick at, as the rules of other methods have them."""
+class _Derivatives(TorchFunctionMode):
+    """Convolutions whose derivatives a processor is quick at, as the rules of other methods have them.
+
+    And a refusal of what autograd has a wrong derivative for: ``max_norm`` of an embedding rescales the
+    weights behind autograd's back, and ``as_strided_scatter`` gives the input the gradient of its source.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """The function's own answer."""
+        kwargs = kwargs or {}
         if func is torch.conv2d:
-            return convolve(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            return convolve(*args, **kwargs)
+        if func in _EMBEDDINGS:
+            _check_embedding(func, args, kwargs)
+        if func in _STRIDED:
+            _check_strided(args, kwargs)
+        return func(*args, **kwargs)
+
+
+_EMBEDDINGS = {F.embedding: 3, F.embedding_bag: 3}  # and which argument max_norm is
+
+
+def _check_embedding(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    place = _EMBEDDINGS[func]
+    weight = args[1] if len(args) > 1 else kwargs.get("weight")
+    max_norm = args[place] if len(args) > place else kwargs.get("max_norm")
+    if max_norm is None or not isinstance(weight, Tensor) or weight.grad_fn is None:
+        return  # a parameter does not depend on the input
+    raise UnsupportedOperation(
+        f"torch.nn.functional.{func.__name__}",
+        reason="max_norm rescales the weights outside of autograd, so that their derivative is wrong",
+        remedy='Rescale the weights before, or use method="samples".',
+    )
+
+
+_STRIDED = (torch.as_strided_scatter, Tensor.as_strided_scatter)
+
+
+def _check_strided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    input = args[0] if args else kwargs.get("input")
+    if isinstance(input, Tensor) and input.requires_grad:
+        raise UnsupportedOperation(
+            "torch.as_strided_scatter",
+            reason="torch's derivative of it by its input is wrong",
+            remedy='Assign to an index of the tensor instead, or use method="samples".',
+        )
 
 
 def _carried(mean: Tensor, stack: Tensor | None) -> Tensor:

@@ -13,7 +13,6 @@ randomised low-rank factorisation, Halko, Martinsson & Tropp 2011, in the noise'
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from ..gaussian import Gaussian
 from ..numerics.chance import seeded
+from ..numerics.lazy import lazy
 from ..numerics.moments import root
 from .jacobian import both_ways, jacobian, mixes
 
@@ -42,12 +42,7 @@ class LinearPart:
     pushed: tuple[Tensor, ...]
     weights: Tensor | None = None
 
-    @property
-    def outputs(self) -> int:
-        """How many outputs there are."""
-        return (self.rows[0] if self.weights is None else self.weights).shape[1]
-
-    @functools.cached_property
+    @lazy
     def gram(self) -> Tensor:
         """``rows Σ rowsᵀ``, ``(batch, directions, directions)``."""
         pairs = zip(self.pushed, self.rows, strict=True)
@@ -68,19 +63,12 @@ class LinearPart:
     def response(self, stacks: Sequence[Tensor | None]) -> Tensor:
         """``J ε`` for stacks of deviations of every input, ``(stack, batch, outputs)``."""
         parts = [
-            torch.einsum("bqn,rbn->rbq", row, s.reshape(len(s), len(row), -1))
+            torch.einsum("bqn,rbn->rbq", row, s.reshape(len(s), len(row), row.shape[-1]))
             for row, s in zip(self.rows, stacks, strict=True)
             if s is not None
         ]
         moved = torch.stack(parts).sum(0)
         return moved if self.weights is None else torch.einsum("bkq,rbq->rbk", self.weights, moved)
-
-    def share(self, output: int, input: int) -> Tensor:
-        """``J_i (J Σ)_i`` for one output and one input, ``(batch, elements)``."""
-        if self.weights is None:
-            return self.rows[input][:, output] * self.pushed[input][:, output]
-        weights = self.weights[:, output].unsqueeze(1)
-        return ((weights @ self.rows[input]) * (weights @ self.pushed[input])).squeeze(1)
 
 
 def row_by_row(
@@ -127,20 +115,22 @@ def main_directions(
     scale = root((stack - stack.mean(0)).detach().square().mean(0))
     unit = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1), 0)
     # the same for every batch element, so that it does not matter how many there are
-    chance = torch.randn((rank, 1, output.shape[1]), generator=seeded(rank, 2)).to(unit)
+    chance = torch.randn((rank, 1, output.shape[1]), generator=seeded(rank, 2), device="cpu").to(
+        unit
+    )
     cotangents = chance * unit
     batch = len(output)
     grads, pushforward = both_ways(output, inputs, cotangents)
     if mixes(output, inputs, cotangents[0], [None if g is None else g[0] for g in grads]):
         return None
     rows = tuple(
-        x.new_zeros(batch, len(cotangents), x.numel() // batch)
+        x.new_zeros(batch, len(cotangents), x.numel() // max(batch, 1))
         if grad is None
-        else grad.reshape(len(cotangents), batch, -1).transpose(0, 1)
+        else grad.reshape(len(cotangents), batch, x.numel() // max(batch, 1)).transpose(0, 1)
         for grad, x in zip(grads, inputs, strict=True)
     )
     pushed = tuple(x.cov.times(row).detach() for x, row in zip(gaussians, rows, strict=True))
-    moved = [p.transpose(0, 1).reshape(-1, *x.shape) for p, x in zip(pushed, inputs, strict=True)]
+    moved = [p.transpose(0, 1).reshape(rank, *x.shape) for p, x in zip(pushed, inputs, strict=True)]
     along = pushforward(moved).movedim(0, -1)
     basis = _orthonormal(rows, pushed)
     rows, pushed = (tuple(basis.mT @ each for each in stacks) for stacks in (rows, pushed))

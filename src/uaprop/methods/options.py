@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["whole_number", "whole_numbers_if_given"]
+from .arguments import Arguments
+
+__all__ = ["check_distinct", "check_keys", "whole_number", "whole_numbers_if_given"]
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -29,3 +32,36 @@ def whole_numbers_if_given(**options: Any) -> None:
     for name, value in options.items():
         if value is not None:
             whole_number(name, value, 1)
+
+
+def check_keys(keys: Any, arguments: Arguments) -> None:
+    """Check keys of the items of a batch.
+
+    Raises:
+        TypeError: if they are not integers.
+        ValueError: if there is not one for each item.
+    """
+    if keys is None:
+        return
+    if not isinstance(keys, Sequence) or not all(type(key) is int for key in keys):
+        raise TypeError(f"keys must be a list of integers, one for each item, not {keys!r}")
+    if arguments.batch is None:
+        raise ValueError(
+            "keys belong to the items of a batch, the first dimension of every tensor argument; these "
+            "arguments have none in common"
+        )
+    if len(keys) != arguments.batch:
+        raise ValueError(f"{len(keys)} keys were given for a batch of {arguments.batch} items")
+
+
+def check_distinct(keys: Sequence[int] | None) -> None:
+    """Refuse keys that would give the same noise to two items which influence each other.
+
+    Raises:
+        ValueError: if a key is given twice.
+    """
+    if keys is not None and len(set(keys)) < len(keys):
+        raise ValueError(
+            "the model's batch elements influence each other, so their noise must be independent; give "
+            "each a key of its own"
+        )

@@ -16,8 +16,11 @@ from ..dispatch.watch import Watch
 from ..numerics.autocast import outside_autocast
 from ..numerics.memory import keep_freed
 from ..numerics.turns import one_at_a_time
-from .arguments import Arguments
+from ..records import closed, holds_tensors
+from .arguments import Arguments, is_gaussian
 from .entrance import either_way, with_notes
+from .model_state import preserved
+from .own_randomness import refuse_own_randomness
 from .transforms import refuse_transforms
 
 __all__ = ["METHODS", "carried", "check_options", "propagate"]
@@ -64,7 +67,7 @@ METHODS = _Methods()
 
 def propagate(
     model: Callable[..., Any] | ExportedProgram,
-    x: Any,
+    x: Any = None,
     method: str = "auto",
     *,
     unsupported: str = "error",
@@ -83,7 +86,8 @@ def propagate(
         model: any callable on tensors, usually an ``nn.Module``; it is not changed. Or a program of
             ``torch.export``.
         x: a :class:`~uaprop.Gaussian`; or a tuple of positional or a dict of keyword arguments for the model,
-            nested as it likes, in which any number are Gaussian and independent of each other.
+            nested as it likes, in which any number are Gaussian and independent of each other. Dataclasses
+            and other plain objects are walked, too.
         method: how much correlation to carry, and how.
 
             - ``"auto"``: chooses by the number of outputs, and says so in the answer's ``provenance``.
@@ -99,7 +103,10 @@ def propagate(
             :class:`~uaprop.UnsupportedOperation`. ``"linearise"`` takes its derivative at the mean and
             lists it in ``provenance.linearised``; for the methods that carry correlation by rules
             (``"sketch"``, ``"adjoint"``, ``"full"``). Those that need no rules do not care.
-        **options: the method's own, see the function of its name in :mod:`uaprop.methods`.
+        **options: the method's own, see the function of its name in :mod:`uaprop.methods`. Any other name is
+            a keyword argument of the model if its value is a Gaussian or a tensor, or holds one:
+            ``ua.propagate(model, pixel_values=x)``. Other values, and names that are options, go into a
+            dict: ``ua.propagate(model, {"pixel_values": x, "return_dict": True})``.
 
     Returns:
         What the model returns, with Gaussians in place of tensors: one, a tuple, a dict, …
@@ -108,8 +115,9 @@ def propagate(
         ValueError: if there is no such method, or ``unsupported`` is neither.
         TypeError: if there is no Gaussian in ``x``, or the method has no such option.
     """
-    check_options(method, unsupported, options)
-    arguments = Arguments.of(x)
+    options, keywords = _apart(method, options)
+    check_options(method, unsupported, options, model)
+    arguments = Arguments.of(x, keywords)
     if not arguments.gaussians:
         raise TypeError(
             f"propagate needs a ua.Gaussian among the inputs, not {type(x).__name__}; "
@@ -118,8 +126,44 @@ def propagate(
     return carried(model, arguments, method, unsupported, options)
 
 
-def check_options(method: str, unsupported: str, options: Mapping[str, Any]) -> None:
+def _apart(method: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The method's options, and keyword arguments of the model: tensors by other names.
+
+    Returns:
+        The two.
+
+    Raises:
+        TypeError: if an option is given a Gaussian.
+    """
+    if method not in METHODS:
+        return dict(given), {}  # an error, as check_options says
+    known = _options(method)
+    options: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            (keywords if holds_tensors(value) else options)[name] = value
+            continue
+        if is_gaussian(value):
+            raise TypeError(
+                f"{name!r} is an option of method {method!r} and no Gaussian; for an argument of the model "
+                "by that name give all of its arguments in a dict, as in "
+                f"ua.propagate(model, {{{name!r}: x}})"
+            )
+        options[name] = value
+    return options, keywords
+
+
+def check_options(
+    method: str, unsupported: str, options: Mapping[str, Any], model: Any = None
+) -> None:
     """Refuse what :func:`propagate` cannot be asked for, before any work.
+
+    Args:
+        method: its name.
+        unsupported: what to do about operations without a rule.
+        options: the method's.
+        model: whose arguments they might be meant for.
 
     Raises:
         ValueError: if there is no such method, or ``unsupported`` is neither.
@@ -137,12 +181,25 @@ def check_options(method: str, unsupported: str, options: Mapping[str, Any]) -> 
     allowed = _options(method)
     if unknown := sorted(set(options) - set(allowed)):
         hint = '; for those of a method name it, as in method="hybrid"' if method == "auto" else ""
+        if unknown[0] in _parameters(model):
+            hint += (
+                "; it is an argument of the model: one that is no tensor goes into a dict with the others, "
+                f"as in ua.propagate(model, {{..., {unknown[0]!r}: ...}})"
+            )
         raise TypeError(
             f"method {method!r} has no option {unknown[0]!r}; "
             f"it has {', '.join(sorted(allowed)) or 'none'}{hint}"
         )
     if missing := [name for name, needed in allowed.items() if needed and name not in options]:
         raise TypeError(f"method {method!r} needs the option {missing[0]!r}")
+
+
+def _parameters(model: Any) -> Mapping[str, Any]:
+    """The parameters of a model by name; none if Python does not know them."""
+    try:
+        return inspect.signature(getattr(model, "forward", model)).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 @functools.cache
@@ -167,8 +224,17 @@ def carried(
     args, kwargs = arguments.filled(arguments.gaussians)
     quick = method in ("diagonal", "calibrated")  # they change nothing that others see
     turn: AbstractContextManager[Any] = nullcontext() if quick else one_at_a_time
-    with Watch(linearise=unsupported == "linearise") as watch, outside_autocast(), turn:
+    sampled = method in ("auto", "samples")  # which run the model again for each of its outcomes
+    known = nullcontext() if sampled else refuse_own_randomness(method, model, arguments)
+    with (
+        Watch(linearise=unsupported == "linearise") as watch,
+        outside_autocast(),
+        turn,
+        preserved(model),
+        known,
+    ):
         answer, entrance = either_way(
             model, arguments, lambda way: METHODS[method](way, args, kwargs, **options)
         )
-    return with_notes(answer, entrance, tuple(watch.linearised))
+        watch.check()
+    return closed(with_notes(answer, entrance, tuple(watch.linearised)))

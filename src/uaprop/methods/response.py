@@ -24,9 +24,9 @@ from ..gaussian import Gaussian
 from ..numerics.convolve import only_by_inputs
 from ..numerics.moments import root
 from ..provenance import Provenance, StandardError
-from .answer import Share, answer, blocks, joined
-from .apart import check_apart, default_chunk, refusal
+from .answer import answer, blocks, joined, shares
 from .arguments import Arguments, is_gaussian
+from .batch_independence import BatchItems, default_chunk, refusal
 from .jacobian import mixes
 from .linear_part import main_directions, row_by_row
 
@@ -88,7 +88,7 @@ def respond(
     scheme: Scheme,
     model: Callable[..., Any],
     arguments: Arguments,
-    stacks: Sequence[Tensor | None],
+    draw: Callable[[bool], Sequence[Tensor | None]] | None,
     outputs: Sequence[int] | None,
     chunk: int | None,
 ) -> Any:
@@ -98,7 +98,8 @@ def respond(
         scheme: the method.
         model: any callable on tensors.
         arguments: what it is called with.
-        stacks: deviations of every random argument, ``(stack, *shape)``, or None.
+        draw: gives deviations of every random argument, ``(stack, *shape)``, the same for all items of a
+            batch (True) or independent ones; None if the method has no stack.
         outputs: which outputs of each batch element are wanted, counted in its flattened answer.
         chunk: batch elements at a time; None for all.
 
@@ -109,20 +110,26 @@ def respond(
         ValueError: if the batch is to be cut but its elements influence each other, or there are too many
             outputs.
     """
-    batch = arguments.batch
-    size = chunk if chunk is not None else default_chunk(model, arguments, scheme.rows)
-    if chunk == 1:  # where a batch element is alone, nothing influences it
-        check_apart(model, arguments, chunk)
+    batch, items = arguments.batch, BatchItems(model, arguments)
+    elements = scheme.rows * sum(x.numel() for x in arguments.gaussians)
+    size = chunk if chunk is not None else default_chunk(items, elements)
+    if chunk is not None and batch is not None and chunk < batch and not items.are_independent:
+        raise ValueError(refusal(chunk))
+    stacks: Sequence[Tensor | None] = [None] * len(arguments.gaussians)
+    if draw is not None:
+        stacks = draw(items.are_independent)
     pieces, lengths = [], []
     for part, piece in arguments.pieces(size):
-        cut = [None if s is None else s[:, part] for s in stacks]
+        uncut = part == slice(None)  # then there may be no batch dimension at all
+        cut = [s if s is None or uncut else s[:, part] for s in stacks]
         try:
             pieces.append(_piece(scheme, model, piece, cut, outputs, piece.batch == batch))
             lengths.append(piece.batch or 0)
         except _BatchMixed:
             if chunk is not None:
                 raise ValueError(refusal(chunk)) from None
-            return _piece(scheme, model, arguments, stacks, outputs, True)
+            again = stacks if draw is None else draw(False)
+            return _piece(scheme, model, arguments, again, outputs, True)
     if len(pieces) == 1:
         return pieces[0]
     return pytree.tree_map(functools.partial(joined, lengths), *pieces, is_leaf=is_gaussian)
@@ -188,12 +195,13 @@ def _output(
     shape = (flat.shape[1],) if vector else tuple(flat.shape)
     final = tuple(mean.shape)
     if outputs is not None:
-        numbers = chosen(outputs, flat.shape[1], mean.device)
+        count = flat.shape[1]
+        numbers = chosen(outputs, count, mean.device)
         with torch.enable_grad():
             flat = flat[:, numbers]
         shape = final = (len(numbers),) if vector else tuple(flat.shape)
         if stack is not None:
-            stack = stack.reshape(len(stack), len(flat), -1)[..., numbers]
+            stack = stack.reshape(len(stack), len(flat), count)[..., numbers]
     with torch.enable_grad():
         lines = flat.reshape(1, -1) if together else flat
     if stack is not None:
@@ -229,7 +237,7 @@ def _output(
         dense,
         Provenance(scheme.method, scheme.options),
         error,
-        tuple(Share(part, i, tuple(leaf.shape), together) for i, leaf in enumerate(leaves)),
+        shares(part, leaves, together),
     )
 
 
@@ -246,7 +254,7 @@ def chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
     try:
         numbers = torch.as_tensor(outputs, device=device)
     except (TypeError, ValueError, RuntimeError):
-        numbers = torch.empty(0)
+        numbers = torch.empty(0, device="cpu")
     if numbers.ndim != 1 or numbers.numel() == 0 or numbers.dtype not in _WHOLE:
         raise TypeError(f"outputs must be a list of whole numbers, not {outputs!r}")
     if int(numbers.min()) < -count or int(numbers.max()) >= count:

@@ -10,15 +10,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..covariance import Diagonal, Factors, Sources
-from ..covariance.postponed import postponing
 from ..covariance.sources import decoded
 from ..gaussian import Gaussian
+from ..numerics.chance import RandomNumbers, seeded
 from ..provenance import Provenance
 from .answer import cut_like
-from .apart import check_apart, default_chunk
-from .arguments import Arguments, explained, is_gaussian
-from .diagonal import settle
-from .options import whole_number
+from .arguments import Arguments, explained, is_gaussian, mapped
+from .batch_independence import BatchItems, default_chunk, refusal
+from .options import check_distinct, check_keys, whole_number, whole_numbers_if_given
 
 __all__ = ["probe", "sketch"]
 
@@ -32,6 +31,7 @@ def sketch(
     *,
     probes: int = 16,
     seed: int = 0,
+    keys: Sequence[int] | None = None,
     chunk: int | None = None,
 ) -> Any:
     """Factors over ``probes`` shared sources (:mod:`~uaprop.covariance.factors`).
@@ -46,36 +46,61 @@ def sketch(
         kwargs: its keyword arguments.
         probes: how many, at least 2.
         seed: of the probes' signs; the same seed gives the same answer.
+        keys: an integer for each batch element, from which its signs are derived together with the seed; by
+            default those that do not influence each other have the same signs. In either case the result of
+            one depends neither on its neighbours nor on its position.
         chunk: batch elements at a time, for a model whose batch elements do not influence each other;
-            bounds the memory. The answer does not depend on it. By default the model is run on the means
-            of a large batch, to see whether it may be cut.
+            bounds the memory. The result does not depend on it.
 
     Returns:
         The model's answer, in Gaussians whose elements are correlated.
+
+    Raises:
+        ValueError: if the batch is to be cut but its elements influence each other.
     """
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
+    whole_numbers_if_given(chunk=chunk)
     arguments = Arguments(args, kwargs)
-    if chunk is not None:
-        whole_number("chunk", chunk, 1)
-        check_apart(model, arguments, chunk)
-    else:
-        chunk = default_chunk(model, arguments, probes, _FEWEST)
-    sources = Sources(probes, seed)
-    random = [Gaussian.from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
+    check_keys(keys, arguments)
+    items = BatchItems(model, arguments)
+    if chunk is None:
+        elements = probes * sum(x.numel() for x in arguments.gaussians)
+        chunk = default_chunk(items, elements, _FEWEST)
+    elif items.batch is not None and chunk < items.batch and not items.are_rowwise:
+        raise ValueError(refusal(chunk))
+    if not items.are_rowwise:
+        check_distinct(keys)
+    sources = Sources(probes, seed, items=items.are_rowwise, keys=keys)
+    random = [Gaussian._from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
     encoded = Arguments(*arguments.filled(random))
 
     answers, lengths = [], []
     for _, piece in encoded.pieces(chunk):
         sources.restart()
-        with postponing():
-            answers.append(piece.run(model, piece.gaussians))
-            settle(answers[-1])
+        answers.append(piece.run(model, piece.gaussians))
         lengths.append(piece.batch or 0)
     whole = answers[0]
     if len(answers) > 1:
         whole = pytree.tree_map(functools.partial(_joined, lengths), *answers, is_leaf=is_gaussian)
+    if items.are_rowwise and keys is None:
+        whole = mapped(functools.partial(_decorrelated, seed), whole)
     return explained(whole, Provenance("sketch", {"probes": probes, "seed": seed}))
+
+
+def _decorrelated(seed: int, y: Gaussian) -> Gaussian:
+    """Items that had the same signs, each with signs of its own for all of its factors at once.
+
+    ``Σ_r (s_r F_r)(s_r F_r)ᵀ = Σ_r F_r F_rᵀ``: nothing changes for an item, but items are uncorrelated, for
+    whatever is done with them afterwards.
+
+    Returns:
+        The same Gaussian but for that.
+    """
+    values = y.cov.values
+    shape = (*values.shape[:2], *[1] * (values.ndim - 2))
+    signs = 2 * RandomNumbers(seeded(seed, 8)).bits(1, shape)[0].to(values) - 1
+    return Gaussian._from_covariance(y.loc, Factors(values * signs, y.cov.sources))
 
 
 def probe(x: Gaussian, sources: Sources) -> Factors:
@@ -99,7 +124,7 @@ def _joined(lengths: Sequence[int], *answers: Any) -> Any:
     first = answers[0]
     if is_gaussian(first):
         values = torch.cat([y.cov.values for y in answers], 1)
-        return Gaussian.from_covariance(
+        return Gaussian._from_covariance(
             torch.cat([y.loc for y in answers]), Factors(values, first.cov.sources)
         )
     return torch.cat(answers) if cut_like(lengths, answers) else first

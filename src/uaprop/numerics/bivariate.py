@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from .lazy import lazy
 from .moments import Moments, root, standard
 from .normal import pdf
 from .quadrature import hermite, legendre, tensors
@@ -74,7 +75,7 @@ class Residual:
         plain = self._of_kinks() if kinks else _projections(mean, var, moments, function)
         total = self._own_variance() if kinks else plain.square().sum(0)
         # The moments know the variance best: no more than it, and what is missing is added.
-        wanted = (moments.var - moments.gain.square() * var).reshape(-1)
+        wanted = (moments.var - moments.gain * (moments.gain * var)).reshape(-1)
         known = wanted > 8 * torch.finfo(var.dtype).eps * moments.var.reshape(-1)
         wanted = torch.where(known, wanted, 0)
         share = _ratio(wanted, total, 0.0).clamp_max(1)
@@ -85,14 +86,14 @@ class Residual:
         self._given = plain * self.scale
         self.rest = root(missing * odd), root(missing * (1 - odd))
 
-    @functools.cached_property
+    @lazy
     def coefficients(self) -> Tensor:
         """``a_2, a_3, …`` of the expansion, ``(orders, elements)``."""
         return self._of_kinks() if self._given is None else self._given
 
     def _of_kinks(self) -> Tensor:
         """``a_n = Δσ φ(u) h_{n-2}(u)/√(n(n-1))``, summed over the kinks."""
-        orders = torch.arange(2, _ORDER + 1)
+        orders = torch.arange(2, _ORDER + 1, device="cpu")
         norms = (orders * (orders - 1)).to(self.kinks[0][0]).rsqrt().unsqueeze(-1)
         far = 30.0  # where the density has vanished, and the powers not yet overflown
         terms = [

@@ -3,7 +3,8 @@
 A dozen operations of torch read and write memory a dozen times; TorchInductor makes one loop of them,
 vectorised and on all threads. ``torch.compile`` would take seconds of every process to find its own cache.
 So the loop is compiled ahead of time (AOTInductor) to a shared library under ``~/.cache/uaprop`` (the
-environment variable ``UAPROP_CACHE`` names another folder), which the next process loads in milliseconds.
+environment variable ``UAPROP_CACHE`` names another folder), which the next process loads in milliseconds
+(:mod:`~uaprop.numerics.kernel_cache`). Whatever fails on the way, results come from the formula instead.
 
 To compile takes about ten seconds. It begins by itself once a function has had enough work in this process
 for that to pay, and says so; ``ua.fused(True)`` does not wait, ``ua.fused(False)`` never compiles nor uses
@@ -12,13 +13,9 @@ what is compiled.
 
 from __future__ import annotations
 
-import functools
-import hashlib
+import glob
 import logging
 import os
-import platform
-import shutil
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -29,7 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import kernel_cache
 from .accelerated import is_on_accelerator, name_of, on_accelerator, tell_without_compiler
+from .kernel_key import compiler, kernel_key
 from .turns import one_at_a_time
 
 __all__ = ["COMPILED", "Program", "fused", "looped", "program"]
@@ -45,7 +44,9 @@ COMPILED = (torch.float32, torch.float64)
 _PAYS = 2**28  # elements, some seconds of work without it
 _loaded: dict[_Key, Program] = {}
 _work: dict[_Key, int] = {}
-_failed = False  # there is no compiler
+_failed = False  # there is no compiler, or no place for what it makes
+_building = False
+_orphaned = False  # forked from a process while it compiled
 
 
 class fused:  # noqa: N801, used like a function, as torch.no_grad is
@@ -91,7 +92,7 @@ def program(function: Function, dtype: torch.dtype, takes: str) -> Program | Non
     if mode is False:
         return None
     found = _loaded.get((function, dtype, takes))
-    if found is not None or _failed:
+    if found is not None or _orphaned:
         return found
     return _find(function, dtype, takes, mode is True)
 
@@ -108,8 +109,9 @@ def looped(function: Function, takes: str, tensors: Sequence[Tensor]) -> Sequenc
     run = program(function, first.dtype, takes)
     if run is not None:
         return run(list(tensors))
-    key = (function, first.dtype, takes)
-    _work[key] = _work.get(key, 0) + first.numel()
+    if fused.mode is not False:  # what is counted was looked for in the cache
+        key = (function, first.dtype, takes)
+        _work[key] = _work.get(key, 0) + first.numel()
     return None
 
 
@@ -117,49 +119,93 @@ def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> 
     """From the cache; or compiled, if asked to or once that pays."""
     global _failed
     key = (function, dtype, takes)
-    if not at_once and 0 < _work.get(key, 0) < _PAYS:
-        return None
+    work = _work.get(key)
+    if work is not None and (_failed or not (at_once or work >= _PAYS)):
+        return None  # the cache was searched before, when there was no work yet
     name = f"{name_of(function)}-{str(dtype)[6:]}-{takes}"
-    path = _folder() / f"{name}-{_machine()}.so"
     with one_at_a_time:  # compiling sets warning filters, which all threads share
-        if key not in _loaded and not path.exists():
-            if not at_once and _work.get(key, 0) < _PAYS:
-                return None
-            try:
-                _aside(_build, name, function, dtype, takes, path)
-            except Exception as error:
-                _failed = True
-                tell_without_compiler(error)
-                return None
-        if key not in _loaded:
-            runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1)
-            _loaded[key] = runner.run
-        return _loaded[key]
+        if key in _loaded:
+            return _loaded[key]
+        run = None
+        try:
+            path = _path(name, function)
+            run = _load(path)
+            if run is None and not _failed and (at_once or (work or 0) >= _PAYS):
+                run = _compiled(name, function, dtype, takes, path)
+        except kernel_cache.RefusedFolderError as error:
+            if not _failed:
+                log.warning("uaprop: compiled kernels are not used: %s", error)
+            _failed = True
+        except Exception as error:
+            _failed = True
+            tell_without_compiler(error)
+        if run is not None:
+            _loaded[key] = run
+        return run
+
+
+def _path(name: str, function: Function) -> Path | None:
+    """The kernel's file; None if there is no folder for it."""
+    folder = kernel_cache.folder()
+    if folder is None:
+        return None
+    start, used = f"{name}-{kernel_key(function)}-", compiler()
+    if used is None:  # any compiler's will do, as in an image that was built with one
+        found = sorted(folder.glob(f"{glob.escape(start)}*.so"))
+        return found[0] if found else folder / f"{start}none.so"
+    return folder / f"{start}{used}.so"
+
+
+def _load(path: Path | None) -> Program | None:
+    """The kernel in a file; None if there is none, or the file must not or cannot be loaded."""
+    if path is None:
+        return None
+    try:
+        kernel_cache.verify(path)
+        run: Program = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1).run
+    except FileNotFoundError:
+        return None
+    except (kernel_cache.RefusedError, RuntimeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        log.warning("uaprop: the compiled kernel %s is not used: %s", path, reason)
+        kernel_cache.discard(path)
+        return None
+    return run
+
+
+def _compiled(
+    name: str, function: Function, dtype: torch.dtype, takes: str, path: Path | None
+) -> Program:
+    """The kernel, compiled into its file and loaded from there."""
+    global _building
+    if path is None:
+        raise OSError("there is no home folder to keep kernels in; UAPROP_CACHE can name another")
+    kernel_cache.create(path.parent)
+    _building = True
+    try:
+        _aside(_build, name, function, dtype, takes, path)
+    finally:
+        _building = False
+    run = _load(path)
+    if run is None:
+        raise OSError(f"{path} cannot be loaded")
+    return run
+
+
+def _after_fork() -> None:
+    """In a child process the thread that compiled is gone, and what it had locked remains locked."""
+    global _building, _orphaned
+    _building, _orphaned = False, _orphaned or _building
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _aside(function: Callable[..., None], *arguments: Any) -> None:
     """Run in a thread of its own: inside an operator's kernel, as this one may be, nothing can be traced."""
     with ThreadPoolExecutor(1) as threads:
         threads.submit(function, *arguments).result()
-
-
-def _folder() -> Path:
-    if chosen := os.environ.get("UAPROP_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uaprop"
-
-
-@functools.cache
-def _machine() -> str:
-    """What a compiled loop depends on: these files, torch, the processor."""
-    known = hashlib.sha256(f"{torch.__version__} {platform.machine()}".encode())
-    known.update(torch.backends.cpu.get_cpu_capability().encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        known.update(path.read_bytes())
-    cpu = Path("/proc/cpuinfo")
-    if cpu.exists():
-        known.update(next((x for x in cpu.read_text().splitlines() if "flags" in x), "").encode())
-    return known.hexdigest()[:16]
 
 
 class _Loop(torch.nn.Module):
@@ -185,11 +231,12 @@ def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: 
             "i": ((8,), {0: rows}),
             "n": ((), None),
         }[kind]
-        examples.append(torch.zeros(shape, dtype=torch.long if kind == "i" else dtype))
+        examples.append(
+            torch.zeros(shape, dtype=torch.long if kind == "i" else dtype, device="cpu")
+        )
         shapes.append(dynamic)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(dir=path.parent) as folder,
+        kernel_cache.workspace(path.parent) as folder,
         torch.no_grad(),
         warnings.catch_warnings(),
     ):
@@ -201,10 +248,9 @@ def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: 
         )
         options = {
             "aot_inductor.package": False,
-            "aot_inductor.output_path": str(Path(folder) / "loop.so"),
+            "aot_inductor.output_path": str(folder / "loop.so"),
             "cpp.dynamic_threads": True,  # as many as torch uses when it runs
         }
         built: Any = inductor.aot_compile(exported.module(), tuple(examples), options=options)
-        shutil.move(built, Path(folder) / "done.so")
-        os.replace(Path(folder) / "done.so", path)  # whole or not at all
+        kernel_cache.store(Path(built), path)
     log.warning("uaprop: compiled %s in %.0f s", name, time.perf_counter() - started)

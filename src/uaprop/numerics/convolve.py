@@ -22,8 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 
-from .layout import rearranged
-
 __all__ = ["convolve", "only_by_inputs"]
 
 _TALL = 16  # rows of a picture of one column, from which on laying it down pays
@@ -90,7 +88,7 @@ def _convolved(
         usual = x.is_contiguous()
         layout = torch.contiguous_format if usual else torch.channels_last
         return result.contiguous(memory_format=layout)  # the input's, as of any convolution
-    return F.conv2d(rearranged(x, weight), weight, bias, stride, padding, dilation, groups)
+    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
 
 def _lain(

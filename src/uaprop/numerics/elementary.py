@@ -10,7 +10,19 @@ from torch import Tensor
 from .moments import Moments, in_chunks, working_precision
 from .quadrature import legendre, tensors
 
-__all__ = ["cos", "cosh", "erf", "exp", "exp2", "expm1", "power", "sin", "sinh"]
+__all__ = [
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "ndtr",
+    "power",
+    "sin",
+    "sinh",
+]
 
 _ANGLES = legendre(48)
 _LOG_LARGEST = {torch.float64: 350.0, torch.float32: 40.0}
@@ -145,6 +157,23 @@ def cos(mean: Tensor, var: Tensor) -> Moments:
 def erf(mean: Tensor, var: Tensor) -> Moments:
     """``E[erf x] = erf(m/√(1+2v))``; the variance is Plackett's integral, see :func:`_erf`."""
     return in_chunks(_erf, mean, var)
+
+
+@working_precision
+def erfc(mean: Tensor, var: Tensor) -> Moments:
+    """``1 - erf x``, whose mean keeps its digits in the right tail."""
+    _, gain, spread = in_chunks(_erf, mean, var)
+    return Moments(torch.erfc(mean / (1 + 2 * var).sqrt()), -gain, spread)
+
+
+@working_precision
+def ndtr(mean: Tensor, var: Tensor) -> Moments:
+    """``Φ(x) = ½ erfc(-x/√2)``: ``E = Φ(m/√(1+v))``."""
+    root = math.sqrt(0.5)
+    _, gain, spread = in_chunks(_erf, root * mean, 0.5 * var)
+    tail = 0.5 * torch.erfc(-root * mean / (1 + var).sqrt())  # with digits that torch's own has not
+    first = torch.where(var > 0, tail, torch.special.ndtr(mean))
+    return Moments(first, 0.5 * root * gain, 0.25 * spread)
 
 
 def _erf(mean: Tensor, var: Tensor) -> Moments:

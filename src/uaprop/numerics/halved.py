@@ -46,7 +46,7 @@ def halved(mean: Tensor, var: Tensor, dims: int) -> Marginal | None:
 
 def _before(planes: int, count: int) -> Tensor:
     """For every pair the one before it in the same plane, or -1."""
-    pairs = torch.arange(-1, planes * count - 1)
+    pairs = torch.arange(-1, planes * count - 1, device="cpu")
     pairs[::count] = -1
     return pairs
 

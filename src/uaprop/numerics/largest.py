@@ -63,6 +63,14 @@ def largest(mean: Tensor, var: Tensor) -> Marginal:
 
 
 def _largest(mean: Tensor, var: Tensor) -> Marginal:
+    with torch.no_grad():  # relative to it, nodes less than a small std apart are distinct
+        highest = mean.amax(0)
+        highest = torch.where(highest.isfinite(), highest, 0)
+    first, second = _relative(mean - highest, var)
+    return highest + first, second
+
+
+def _relative(mean: Tensor, var: Tensor) -> Marginal:
     std = root(var)
     low, high = mean - _REACH * std, mean + _REACH * std
     start, top = low.amax(0), high.amax(0)

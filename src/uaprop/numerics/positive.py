@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .moments import Moments, root, working_precision
 
-__all__ = ["log", "negligible_below_zero", "power"]
+__all__ = ["log", "log1p", "negligible_below_zero", "power", "signed_power"]
 
 _NEEDED = 3.0  # deviations from the mean down to zero
 
@@ -61,8 +61,28 @@ def power(mean: Tensor, var: Tensor, exponent: float) -> Moments:
 
 
 @working_precision
+def signed_power(mean: Tensor, var: Tensor, exponent: int) -> Moments:
+    """``xⁿ`` of what is far from zero on either side, for a negative integer ``n``: ``(±1)ⁿ |x|ⁿ``."""
+    sign = torch.where(mean < 0, -1.0, 1.0).to(mean.dtype)
+    result = power(sign * mean, var, exponent)
+    if exponent % 2 == 0:
+        return result._replace(gain=sign * result.gain)
+    return result._replace(mean=sign * result.mean)
+
+
+@working_precision
 def log(mean: Tensor, var: Tensor, scale: float = 1.0) -> Moments:
     """``scale · log x`` of a positive ``x``."""
     mean, divisor, ratio = _shape(mean, var)
     value = torch.log(mean) - 0.5 * _bent(ratio, 1 / 6)
     return Moments(scale * value, scale / divisor, scale * scale * _bent(ratio, 0.5))
+
+
+@working_precision
+def log1p(mean: Tensor, var: Tensor) -> Moments:
+    """``log(1 + x)`` for ``x > -1``, with the digits of a small ``x``."""
+    shifted = log(1 + mean, var)
+    small = mean.abs() < 0.5
+    at = torch.where(small, mean, 0)
+    curved = 0.5 * _bent(_shape(1 + at, torch.where(small, var, 0))[2], 1 / 6)
+    return shifted._replace(mean=torch.where(small, torch.log1p(at) - curved, shifted.mean))

@@ -224,14 +224,25 @@ def _of_odds(
     else:
         rest = _rest(m, v)
         result = function(m - rest[0], v + rest[1])
-    certain = (v == 0).all(-1, keepdim=True)
+    # nothing is random, or the logit is masked
+    certain = (v == 0).all(-1, keepdim=True) | (whole == -torch.inf)
     value = torch.where(certain, plain(whole, -1), result.mean)
-    return value.movedim(-1, dim).contiguous(), result.var.movedim(-1, dim).contiguous()
+    spread = torch.where(certain, 0, result.var)
+    return value.movedim(-1, dim).contiguous(), spread.movedim(-1, dim).contiguous()
 
 
 def _within_reach(mean: Tensor, var: Tensor) -> Marginal:
     outside, floor = out_of_reach(mean, var)
     return torch.where(outside, floor, mean), torch.where(outside, 0, var)
+
+
+def logaddexp(a: Marginal, b: Marginal) -> Marginal:
+    """Mean and variance of ``log(eᵃ + eᵇ)`` of two independent Gaussians."""
+    dtype = a[0].dtype
+    if dtype in HALF:
+        value, spread = logaddexp(*((m.float(), v.float()) for m, v in (a, b)))
+        return value.to(dtype), spread.to(dtype)
+    return _add(a, b)
 
 
 def _add(a: Marginal, b: Marginal) -> Marginal:

@@ -18,6 +18,8 @@ from .moments import in_memory
 
 __all__ = ["combined", "residual_scale", "squares", "sum_of_squares"]
 
+_ABOVE_TINY = 2**14  # a sum of squares some of which are subnormal is not precise
+
 
 def sum_of_squares(rows: Tensor | Iterable[Tensor]) -> Tensor:
     """``Σ_r f_r²`` over the rows; without a second stack in memory where no gradient needs it."""
@@ -65,7 +67,7 @@ def _combined(stack: Tensor, partners: Tensor, gain: Tensor, scale: Tensor) -> t
 
 
 def residual_scale(var: Tensor, gain: Tensor, given: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """``s = √((v_out - g² v_in) / norm)``, and the variance left where the norm is too small for that.
+    """``s = √((v_out - g² v_in) / norm)``, and the variance left where the norm is out of range for that.
 
     Args:
         var: ``v_out``.
@@ -83,10 +85,13 @@ def residual_scale(var: Tensor, gain: Tensor, given: Tensor, norm: Tensor) -> tu
 def _residual_scale(
     var: Tensor, gain: Tensor, given: Tensor, norm: Tensor
 ) -> tuple[Tensor, Tensor]:
-    rest = (var - gain * gain * given).clamp_min(0)
-    usable = norm > torch.finfo(norm.dtype).tiny
-    ratio = torch.where(usable, rest / torch.where(usable, norm, 1), 0)
-    return ratio.sqrt(), torch.where(usable, 0, rest)
+    rest = (var - gain * (gain * given)).clamp_min(0)  # a squared gain may overflow
+    info = torch.finfo(norm.dtype)
+    least = _ABOVE_TINY * info.tiny
+    ratio = rest / torch.where(norm > least, norm, 1)
+    in_range = (ratio <= info.max) & ((ratio >= info.tiny) | (rest == 0))
+    usable = (norm > least) & (norm <= info.max) & in_range
+    return torch.where(usable, ratio, 0).sqrt(), torch.where(usable, 0, rest)
 
 
 def _run(

@@ -2,17 +2,19 @@
 
 With ``n`` elements of means ``m`` and variances ``v``, ``c = m - mean(m)``, ``f = weight/√s`` and
 ``s = mean(c²) + mean(v) (1 - 1/n) + ε``, whose variance is ``4 r s²`` with
-``r = mean(4 c² v + 2 v²)/(4 n s²)``, the output has to first order in the noise of mean and spread::
+``r = mean(4 c² v + 2 v²)/(4 n s²)``, and whose covariance with the channel's mean gives
+``k = 2 mean(c v)/(n s)``, the output has to first order in the noise of mean and spread::
 
     mean      c f + bias
-    variance  (v + mean(v)/n + c² r) f²
+    variance  (v + mean(v)/n + c k + c² r) f²
 
-What is left out is a part in ``n`` of each; and, in the gradient, the derivative of ``r``. With the
-gradients ``g`` and ``h`` of a loss by mean and variance of the output, and
-``q = Σ g c + 2 f Σ h (v + mean(v)/n + c² r)``, its gradient is ``q/√s`` by the weight,
-``t = -q f/(2 s)`` by ``s``, and::
+The last three terms are a square's expectation, ``Var[mean(x) + c s'/(2s)]``, hence not negative. They
+are all that an element without noise has. What is left out is a part in ``n`` of ``v``; and, in the
+gradient, the derivatives of ``k`` and ``r``. With the gradients ``g`` and ``h`` of a loss by mean and
+variance of the output, and ``q = Σ g c + 2 f Σ h (v + mean(v)/n + c k + c² r)``, its gradient is ``q/√s``
+by the weight, ``t = -q f/(2 s)`` by ``s``, and::
 
-    by m  g f + 2 c (h r f² + t/n) - (f Σ g + 2 r f² Σ h c)/n
+    by m  g f + h k f² + 2 c (h r f² + t/n) - (f Σ g + f² (k Σ h + 2 r Σ h c))/n
     by v  h f² + (f² Σ h/n + t (1 - 1/n))/n
 """
 
@@ -40,6 +42,7 @@ class Statistics(NamedTuple):
     spread: Tensor  # mean(c²)
     level: Tensor  # mean(v)
     noise: Tensor  # mean(4 c² v + 2 v²)
+    product: Tensor  # mean(c v)
     largest: Tensor  # max(c²) + max(v)
 
 
@@ -49,9 +52,10 @@ def statistics(mean: Tensor, var: Tensor) -> Statistics:
     count = mean.numel() // mean.shape[1]
     (centre,) = _by_channel(_looped(_total, "s", m), mean) / count
     *found, high, loud = _looped(_totals, "ssr", m, v, *_by_row(m, centre))
-    spread, level, noise = _by_channel(found, mean) / count
+    spread, level, noise, product = _by_channel(found, mean) / count
     high, loud = (largest.view(-1, mean.shape[1]).amax(0) for largest in (high, loud))
-    return Statistics(count, centre, spread, level, noise.detach(), (high + loud).detach())
+    constants = (t.detach() for t in (noise, product, high + loud))
+    return Statistics(count, centre, spread, level, *constants)
 
 
 def normalised(
@@ -98,11 +102,11 @@ class _Normalised(torch.autograd.Function):
         known = Statistics(known.size, *(t.detach() for t in known[1:]))
         ctx.save_for_backward(mean, var, weight)
         ctx.known, ctx.eps, ctx.shifted = known, eps, bias is not None
-        factor, ratio = _factors(known, weight, eps)[1:]
+        factor, slope, ratio = _factors(known, weight, eps)[1:]
         shift = torch.zeros_like(factor) if bias is None else bias
         m, v = (_rows(t, mean) for t in (mean, var))
-        vectors = known.centre, factor, shift, known.level / known.size, ratio
-        found = _looped(_output, "ssrrrrr", m, v, *_by_row(m, *vectors))
+        vectors = known.centre, factor, shift, known.level / known.size, slope, ratio
+        found = _looped(_output, "ssrrrrrr", m, v, *_by_row(m, *vectors))
         first, second = (_shaped(rows, mean) for rows in found)
         return first, second
 
@@ -111,25 +115,26 @@ class _Normalised(torch.autograd.Function):
         mean, var, weight = ctx.saved_tensors
         again = torch.is_grad_enabled()  # a second derivative: through the statistics as well
         known = statistics(mean, var) if again else ctx.known
-        root, factor, ratio = _factors(known, weight, ctx.eps)
+        root, factor, slope, ratio = _factors(known, weight, ctx.eps)
         n, total = known.size, _total_variance(known, ctx.eps)
         m, v, g, h = (_rows(t, mean) for t in (mean, var, by_mean, by_var))
         sums = _looped(_slopes, "ssssrr", m, v, g, h, *_by_row(m, known.centre, ratio))
         g_sum, g_c, h_sum, h_c, h_v = _by_channel(sums, mean)
-        q = g_c + 2 * factor * (h_v + h_sum * known.level / n)
+        q = g_c + 2 * factor * (h_v + h_c * slope + h_sum * known.level / n)
         t = -0.5 * q * factor / total
         square = factor * factor
-        bend = 2 * ratio * square
+        bend, lean = 2 * ratio * square, slope * square
         vectors = (
             known.centre,
             factor,
             bend,
+            lean,
             2 * t / n,
-            -(factor * g_sum + bend * h_c) / n,
+            -(factor * g_sum + bend * h_c + lean * h_sum) / n,
             square,
             (square * h_sum / n + t * (1 - 1 / n)) / n,
         )
-        found = _looped(_gradient, "sssrrrrrrr", m, g, h, *_by_row(m, *vectors))
+        found = _looped(_gradient, "sssrrrrrrrr", m, g, h, *_by_row(m, *vectors))
         by_weight = None if weight is None else q * root
         rows = (_shaped(part, mean) for part in found)
         return *rows, by_weight, g_sum if ctx.shifted else None, None, None
@@ -140,11 +145,13 @@ def _total_variance(known: Statistics, eps: float) -> Tensor:
 
 
 def _factors(known: Statistics, weight: Tensor | None, eps: float) -> tuple[Tensor, ...]:
-    """``1/√s``, ``f`` and ``r``."""
+    """``1/√s``, ``f``, ``k`` and ``r``."""
     total = _total_variance(known, eps)
     root = torch.rsqrt(total)
-    ratio = known.noise / (4 * known.size * total.detach().square())
-    return root, root if weight is None else root * weight, ratio
+    constant = total.detach()
+    slope = 2 * known.product / (known.size * constant)
+    ratio = known.noise / (4 * known.size) / constant / constant
+    return root, root if weight is None else root * weight, slope, ratio
 
 
 # ------------------------------------------------------------------ loops over rows
@@ -158,7 +165,7 @@ def _totals(m: Tensor, v: Tensor, centre: Tensor) -> tuple[Tensor, ...]:
     c = m - centre
     squares = c * c
     noise = (4 * squares + 2 * v) * v
-    return squares.sum(1), v.sum(1), noise.sum(1), squares.amax(1), v.amax(1)
+    return squares.sum(1), v.sum(1), noise.sum(1), (c * v).sum(1), squares.amax(1), v.amax(1)
 
 
 def _output(
@@ -168,10 +175,12 @@ def _output(
     factor: Tensor,
     shift: Tensor,
     level: Tensor,
+    slope: Tensor,
     ratio: Tensor,
 ) -> tuple[Tensor, Tensor]:
     c = m - centre
-    return c * factor + shift, (v + level + c * c * ratio) * (factor * factor)
+    rest = (level + c * (slope + c * ratio)).clamp_min(0)
+    return c * factor + shift, (v + rest) * (factor * factor)
 
 
 def _slopes(
@@ -189,13 +198,14 @@ def _gradient(
     centre: Tensor,
     factor: Tensor,
     bend: Tensor,
+    lean: Tensor,
     spread: Tensor,
     offset: Tensor,
     square: Tensor,
     level: Tensor,
 ) -> tuple[Tensor, Tensor]:
     c = m - centre
-    return g * factor + c * (h * bend + spread) + offset, h * square + level
+    return g * factor + c * (h * bend + spread) + h * lean + offset, h * square + level
 
 
 def _looped(function: Callable[..., Any], takes: str, *rows: Tensor) -> Sequence[Tensor]:

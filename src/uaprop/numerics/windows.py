@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .halved import halved
 from .largest import largest
-from .layout import has_channels_last
 from .maximum import Marginal, tournament
 from .moments import is_for_inductor, untracked
 
@@ -104,12 +103,21 @@ def largest_in_windows(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
     return torch.where(lost, pooling.plain(mean), centre), spread
 
 
+def _has_channels_last(tensor: Tensor) -> bool:
+    """Whether these are images with their channels last, and not contiguous as well."""
+    return (
+        tensor.ndim == 4
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+        and not tensor.is_contiguous()
+    )
+
+
 def _of_values(mean: Tensor, var: Tensor, pooling: Pooling) -> Marginal:
     """A piece at a time, into place and in the order that the elements have in memory."""
     windows = pooling.windows(mean.shape)
     dims = len(windows)
     sizes, outs = mean.shape[-dims:], [w.out for w in windows]
-    if dims == 2 and has_channels_last(mean):
+    if dims == 2 and _has_channels_last(mean):
         order = (0, 2, 3, 1)
         shape = (mean.shape[0], *outs, mean.shape[1])
         windows = [w._replace(dim=w.dim - 1) for w in windows]

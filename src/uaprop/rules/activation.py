@@ -10,8 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Elementwise, Random
-from ..numerics import clipped, elementary, gelu, hardswish, logistic, mish, rectified, shrinkage
+from ..kinds import Elementwise, Random, plain
+from ..numerics import (
+    clipped,
+    elementary,
+    gelu,
+    hardswish,
+    logistic,
+    mish,
+    rectified,
+    shrinkage,
+)
 from ..numerics import elu as elu_family
 from ..registry import rule
 
@@ -23,23 +32,25 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 @rule(F.relu, torch.relu, T.relu, source="the report, eq. 19-20, a sign of eq. 20 corrected")
 def relu(input: Random, inplace: bool = False) -> Elementwise:
-    return Elementwise((input,), rectified.relu, kinks=((0.0, 1.0),), increasing=True)
+    return Elementwise((input,), rectified.relu, kinks=((0.0, 1.0),), monotone=True)
 
 
 @rule(F.leaky_relu)
 def leaky_relu(input: Random, negative_slope: float = 0.01, inplace: bool = False) -> Elementwise:
     moments = functools.partial(rectified.leaky, negative_slope=negative_slope)
     kinks = ((0.0, 1 - negative_slope),)
-    return Elementwise((input,), moments, kinks=kinks, increasing=negative_slope >= 0)
+    return Elementwise((input,), moments, kinks=kinks, monotone=negative_slope >= 0)
 
 
 @rule(F.prelu, torch.prelu, T.prelu)
 def prelu(input: Random, weight: Tensor) -> Elementwise:
     if weight.numel() > 1 and input.ndim > 1:
         weight = weight.view(-1, *[1] * (input.ndim - 2))
+    elif weight.numel() == 1:
+        weight = weight.reshape(())  # so that the result has the input's shape
     moments = functools.partial(rectified.leaky, negative_slope=weight)
     rises = not torch.compiler.is_compiling() and bool((weight >= 0).all())
-    return Elementwise((input,), moments, kinks=((0.0, 1 - weight),), increasing=rises)
+    return Elementwise((input,), moments, kinks=((0.0, 1 - weight),), monotone=rises)
 
 
 def _clamped(input: Random, low: Any, high: Any) -> Elementwise:
@@ -50,7 +61,7 @@ def _clamped(input: Random, low: Any, high: Any) -> Elementwise:
     else:
         below = low if low < high else high  # torch lets the upper bound win
     numbers = not isinstance(low, Tensor) and not isinstance(high, Tensor)
-    return Elementwise((input,), moments, kinks=((below, 1.0), (high, -1.0)), increasing=numbers)
+    return Elementwise((input,), moments, kinks=((below, 1.0), (high, -1.0)), monotone=numbers)
 
 
 @rule(F.relu6)
@@ -66,7 +77,9 @@ def hardtanh(
 
 
 @rule(torch.clamp, T.clamp, torch.clip, T.clip)
-def clamp(input: Random, min: Any = None, max: Any = None) -> Any:
+def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    if not isinstance(input, Random) or isinstance(min, Random) or isinstance(max, Random):
+        return _between_random(input, min, max)
     if min is not None and max is not None:
         return _clamped(input, min, max)
     if min is not None:
@@ -76,14 +89,35 @@ def clamp(input: Random, min: Any = None, max: Any = None) -> Any:
     raise ValueError("clamp: at least one of min and max must be given")
 
 
+def _between_random(input: Any, min: Any, max: Any) -> Any:
+    """``min(max(x, low), high)`` where the bounds may be random; torch lets the upper bound win."""
+
+    def tensor(bound: Any) -> Any:
+        if isinstance(bound, Random | Tensor):
+            return bound
+        dtype, device = plain(input).dtype, plain(input).device
+        return torch.as_tensor(bound, dtype=dtype, device=device)
+
+    result = input
+    if min is not None:
+        result = torch.maximum(result, tensor(min))
+    if max is not None:
+        result = torch.minimum(result, tensor(max))
+    return result
+
+
 @rule(torch.clamp_min, T.clamp_min)
-def clamp_min(input: Random, min: Any) -> Elementwise:
+def clamp_min(input: Any, min: Any) -> Any:
+    if not isinstance(input, Random) or isinstance(min, Random):
+        return _between_random(input, min, None)
     moments = functools.partial(rectified.clamp_min, bound=min)
     return Elementwise((input,), moments, kinks=((min, 1.0),))
 
 
 @rule(torch.clamp_max, T.clamp_max)
-def clamp_max(input: Random, max: Any) -> Elementwise:
+def clamp_max(input: Any, max: Any) -> Any:
+    if not isinstance(input, Random) or isinstance(max, Random):
+        return _between_random(input, None, max)
     moments = functools.partial(rectified.clamp_max, bound=max)
     return Elementwise((input,), moments, kinks=((max, -1.0),))
 
@@ -96,20 +130,20 @@ def hard_swish(input: Random, inplace: bool = False) -> Elementwise:
 @rule(F.hardsigmoid)
 def hardsigmoid(input: Random, inplace: bool = False) -> Elementwise:
     kinks = ((-3.0, 1 / 6), (3.0, -1 / 6))
-    return Elementwise((input,), clipped.hardsigmoid, kinks=kinks, increasing=True)
+    return Elementwise((input,), clipped.hardsigmoid, kinks=kinks, monotone=True)
 
 
 @rule(F.elu)
 def elu(input: Random, alpha: float = 1.0, inplace: bool = False) -> Elementwise:
     moments = functools.partial(elu_family.elu, a=alpha, b=1.0)
-    return Elementwise((input,), moments, increasing=alpha >= 0)
+    return Elementwise((input,), moments, monotone=alpha >= 0)
 
 
 @rule(F.selu, torch.selu)
 def selu(input: Random, inplace: bool = False) -> Elementwise:
     left = _SELU_SCALE * _SELU_ALPHA
     moments = functools.partial(elu_family.elu, a=left, b=_SELU_SCALE)
-    return Elementwise((input,), moments, increasing=True)
+    return Elementwise((input,), moments, monotone=True)
 
 
 @rule(F.celu, torch.celu)
@@ -146,17 +180,17 @@ def softplus(input: Random, beta: float = 1.0, threshold: float = 20.0) -> Eleme
             remedy="Leave the threshold at 20.",
         )
     moments = functools.partial(logistic.softplus, beta=beta)
-    return Elementwise((input,), moments, increasing=beta > 0)
+    return Elementwise((input,), moments, monotone=beta > 0)
 
 
 @rule(F.sigmoid, torch.sigmoid, T.sigmoid, torch.special.expit)
 def sigmoid(input: Random) -> Elementwise:
-    return Elementwise((input,), logistic.sigmoid, increasing=True)
+    return Elementwise((input,), logistic.sigmoid, monotone=True)
 
 
 @rule(F.tanh, torch.tanh, T.tanh)
 def tanh(input: Random) -> Elementwise:
-    return Elementwise((input,), logistic.tanh, increasing=True)
+    return Elementwise((input,), logistic.tanh, monotone=True)
 
 
 @rule(F.logsigmoid)

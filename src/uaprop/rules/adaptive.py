@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import UnsupportedOperation
 from ..kinds import Joint, Random
 from ..numerics.maximum import Marginal
 from ..registry import rule
 from .average import per_dim
-from .extremes import SOURCE, Dims, moments_over
+from .extremes import SOURCE, Dims, Extreme, Undecided, moments_over
 
 
 def _bounds(size: int, out: int) -> list[tuple[int, int]]:
@@ -26,7 +25,7 @@ def _register_adaptive(operation: Callable[..., Tensor], dims: int) -> None:
     @rule(operation, exact=False, source=SOURCE)
     def adaptive_max_pool(input: Random, output_size: Any, return_indices: bool = False) -> Any:
         if return_indices:
-            adaptive_max_pool_with_indices(input)
+            return Extreme(operation(input, output_size), Undecided())
         wanted = per_dim(output_size, dims) if output_size is not None else (None,) * dims
         sizes = input.shape[-dims:]
         outs = [out if out is not None else size for out, size in zip(wanted, sizes, strict=True)]
@@ -73,16 +72,18 @@ _register_adaptive(F.adaptive_max_pool2d, 2)
 _register_adaptive(F.adaptive_max_pool3d, 3)
 
 
-@rule(
-    F.adaptive_max_pool1d_with_indices,
-    F.adaptive_max_pool2d_with_indices,
-    F.adaptive_max_pool3d_with_indices,
-    torch.adaptive_max_pool1d,
+def _register_with_indices(
+    operation: Callable[..., Any], plain: Callable[..., Tensor], *spellings: Callable[..., Any]
+) -> None:
+    @rule(operation, *spellings, exact=False, source=f"{SOURCE}; the indices are random")
+    def with_indices(input: Any, output_size: Any, return_indices: bool = False) -> Extreme:
+        return Extreme(plain(input, output_size), Undecided())
+
+    with_indices.__name__ = operation.__name__
+
+
+_register_with_indices(
+    F.adaptive_max_pool1d_with_indices, F.adaptive_max_pool1d, torch.adaptive_max_pool1d
 )
-def adaptive_max_pool_with_indices(input: Random, *args: Any, **kwargs: Any) -> Any:
-    raise UnsupportedOperation(
-        "",
-        reason="the index of a maximum is random",
-        remedy="Use return_indices=False.",
-        smooth=False,
-    )
+_register_with_indices(F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool2d)
+_register_with_indices(F.adaptive_max_pool3d_with_indices, F.adaptive_max_pool3d)

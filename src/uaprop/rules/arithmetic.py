@@ -14,7 +14,7 @@ from ..kinds import Elementwise, Linear, Random
 from ..numerics import elementary
 from ..registry import rule
 from .contract import product, scaled_by
-from .positive import check_positive, quotient
+from .positive import check_positive, inverse_power, quotient
 from .ratio import power_of
 
 T = torch.Tensor
@@ -124,6 +124,8 @@ def pow(input: Any, exponent: Any) -> Any:
         exponent = exponent.item()
     if not isinstance(exponent, int | float):
         raise UnsupportedOperation("", reason="the exponent is not a number")
+    if exponent == int(exponent) and exponent < 0:
+        return inverse_power(input, int(exponent))
     if exponent not in range(_LARGEST_POWER + 1):
         check_positive(input)
         return power_of(input, exponent)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..errors import UnsupportedOperation
 from ..kinds import Random, plain
 from ..registry import rule
+from .ratio import matched
 
 _SOURCE = "its products and its softmax, one after the other"
 
@@ -86,15 +87,45 @@ def attend(
     shares = _weights(_masked(at_means, blocked, plain(bias)), blocked).mean(-2)
     shares = shares / shares.sum(-1, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
     logits = torch.matmul(query * scale, (key - _centre(key, shares)).mT)
-    weights = _weights(_masked(logits, blocked, bias), blocked)
+    logits = _masked(logits, blocked, bias)
+    weights = _weights(logits, blocked)
     if dropout_p > 0:
         weights = _dropped(weights, dropout_p, value if isinstance(value, Random) else query)
         return torch.matmul(weights, value), weights
     offset = _centre(value, shares)
-    output = torch.matmul(weights, value - offset)
+    centred = value - offset
+    output: Any = torch.matmul(weights, centred)
+    if isinstance(weights, Random) and type(weights.cov).uncorrelated:
+        output = matched(output, output.loc, _spread(logits, weights, centred))
     if blocked is not None:
         offset = offset * ~blocked.all(-1, keepdim=True)
     return output + offset, weights
+
+
+def _spread(logits: Random, weights: Random, value: Any) -> Tensor:
+    """The variance of an average of values, for logits that are independent of each other.
+
+    The weights ``w`` are not: what one gains, the others lose. In ``δo = Σ w_j (V_j - o) δl_j`` to first
+    order each logit has a share of its own, while ``Var[w_j]`` has one of every logit::
+
+        Var[o] = Σ_j Var[w_j] v_j/((1 - 2w_j) v_j + Σ_k w_k² v_k) (V_j - o)² + Σ_j E[w_j²] Var[V_j]
+
+    It is exact for two keys.
+
+    Returns:
+        A tensor of the output's shape.
+    """
+    mean, var, own = weights.loc, weights.cov.var, logits.cov.var
+    total = (mean.square() * own).sum(-1, keepdim=True)
+    all_of_it = (1 - 2 * mean) * own + total
+    some = all_of_it > 0
+    var = torch.where(some, var * own / torch.where(some, all_of_it, 1), 0)
+    centre, output = plain(value), mean @ plain(value)
+    result = var @ centre.square() - 2 * output * (var @ centre)
+    result = (result + output.square() * var.sum(-1, keepdim=True)).clamp_min(0)
+    if isinstance(value, Random):
+        result = result + (mean.square() + weights.cov.var) @ value.cov.var
+    return result
 
 
 @rule(F.scaled_dot_product_attention, exact=False, source=_SOURCE)

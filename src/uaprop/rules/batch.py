@@ -42,15 +42,17 @@ def _fixed(
             y.register_hook(lambda grad: None if grad is None else grad.contiguous())
         return y
 
-    increasing = False
-    if input.raised is not None and not torch.compiler.is_compiling():  # else no values to look at
-        increasing = bool((derived(_scale, var, weight, numbers=numbers) > 0).all())
+    monotone = False
+    if (
+        input.monotone_of is not None and not torch.compiler.is_compiling()
+    ):  # else no values to look at
+        monotone = bool((derived(_scale, var, weight, numbers=numbers) > 0).all())
     return Linear(
         (input,),
         affine=function,
         linear=lambda x: _times(x, derived(_scale, var, weight, numbers=numbers)),
         squared=lambda v: _times(v, derived(_squared_scale, var, weight, numbers=numbers)),
-        increasing=increasing,
+        monotone=monotone,
         scaling=scaling,
     )
 
@@ -107,7 +109,9 @@ def _track(
         for running, value in ((mean, centre), (var, unbiased)):
             if running is not None:
                 average = value.reshape(-1, input.shape[1]).mean(0).to(running.dtype)
-                running.mul_(1 - momentum).add_(average, alpha=momentum)
+                # As torch's own batch norm does, without a new version: a graph of the caller's may hold it.
+                target = running if torch.compiler.is_compiling() else running.data
+                target.mul_(1 - momentum).add_(average, alpha=momentum)
 
 
 _MANY = 1024  # elements, none of which has a say in their mean and spread

@@ -90,7 +90,7 @@ def scaled_by(input: Random, factor: Any) -> Linear:
     )
 
 
-@rule(torch.matmul)
+@rule(torch.matmul, torch.linalg.matmul)
 def matmul(input: Any, other: Any) -> Any:
     return product(lambda x, y, _: torch.matmul(x, y), input, other)
 
@@ -121,14 +121,29 @@ def bmm(input: Any, mat2: Any) -> Any:
     return product(lambda x, y, _: torch.bmm(x, y), input, mat2)
 
 
+def _weighted_sum(beta: float, input: Any, alpha: float, product: Any) -> Any:
+    """``beta · input + alpha · product``; with ``beta = 0`` the input is ignored, even where it is NaN."""
+    scaled = alpha * product
+    if beta != 0:
+        return beta * input + scaled
+    if isinstance(scaled, Random) or not isinstance(input, Random):
+        return scaled
+    return Linear(  # the input alone is random, and has no weight
+        (input,),
+        affine=lambda _: scaled,
+        linear=lambda _: torch.zeros_like(scaled),
+        squared=lambda _: torch.zeros_like(scaled),
+    )
+
+
 @rule(torch.addmm, T.addmm)
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return beta * input + alpha * torch.mm(mat1, mat2)
+    return _weighted_sum(beta, input, alpha, torch.mm(mat1, mat2))
 
 
 @rule(torch.baddbmm, T.baddbmm)
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return beta * input + alpha * torch.bmm(batch1, batch2)
+    return _weighted_sum(beta, input, alpha, torch.bmm(batch1, batch2))
 
 
 @rule(torch.mv, T.mv)
@@ -138,6 +153,8 @@ def mv(input: Any, vec: Any) -> Any:
 
 @rule(torch.dot, T.dot)
 def dot(input: Any, tensor: Any) -> Any:
+    if input is tensor:
+        return torch.sum(torch.square(input))
     return product(lambda x, y, _: torch.dot(x, y), input, tensor)
 
 
@@ -153,31 +170,51 @@ def outer(input: Any, vec2: Any) -> Any:
 
 @rule(torch.tensordot)
 def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Any:
-    return product(lambda x, y, _: torch.tensordot(x, y, dims), a, b)
+    left, right = _contracted(a, b, dims)
+    for i, j in zip(left, right, strict=True):
+        a, b = without_broadcast(a, i, b, j)
+    return product(lambda x, y, _: torch.tensordot(x, y, (left, right)), a, b)
 
 
-@rule(torch.linalg.multi_dot, torch.chain_matmul)
-def multi_dot(*tensors: Any, out: Any = None) -> Any:
-    matrices = tensors if len(tensors) > 1 else tuple(tensors[0])
-    result = matrices[0]
-    for matrix in matrices[1:]:
-        result = torch.matmul(result, matrix)
-    return result
+def _contracted(a: Any, b: Any, dims: Any) -> tuple[list[int], list[int]]:
+    """The dimensions that ``torch.tensordot`` sums over, of each operand."""
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        return list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    left, right = ([d] if isinstance(d, int) else list(d) for d in dims)
+    return [d % a.ndim for d in left], [d % b.ndim for d in right]
+
+
+def without_broadcast(a: Any, i: int, b: Any, j: int) -> tuple[Any, Any]:
+    """Operands of a sum over dimension ``i`` of one and ``j`` of the other, of the same size there.
+
+    A dimension of size 1 is repeated by torch: ``Σ_j a b_j = a Σ_j b_j``, and the sum comes first, so that
+    its terms do not share ``a``.
+
+    Returns:
+        Both operands, the sum in the place of one where the other has size 1.
+    """
+    if a.shape[i] == 1 != b.shape[j]:
+        return a, torch.sum(b, j, keepdim=True)
+    if b.shape[j] == 1 != a.shape[i]:
+        return torch.sum(a, i, keepdim=True), b
+    return a, b
 
 
 @rule(torch.addmv, T.addmv)
 def addmv(input: Any, mat: Any, vec: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return beta * input + alpha * torch.mv(mat, vec)
+    return _weighted_sum(beta, input, alpha, torch.mv(mat, vec))
 
 
 @rule(torch.addr, T.addr)
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return beta * input + alpha * torch.outer(vec1, vec2)
+    return _weighted_sum(beta, input, alpha, torch.outer(vec1, vec2))
 
 
 @rule(torch.addbmm, T.addbmm)
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return beta * input + alpha * torch.bmm(batch1, batch2).sum(0)
+    return _weighted_sum(beta, input, alpha, torch.bmm(batch1, batch2).sum(0))
 
 
 @rule(torch.addcmul, T.addcmul)

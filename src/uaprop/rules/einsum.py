@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
         )
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
-    terms, output = _parse(equation, len(operands))
+    terms, output = _spelled_out(*_parse(equation, len(operands)), operands)
     pairs = _without_broadcast_labels(list(zip(terms, operands, strict=True)))
     random = [(t, o) for t, o in pairs if isinstance(o, Random)]
     constant = [(t, o) for t, o in pairs if not isinstance(o, Random)]
@@ -36,20 +37,40 @@ def einsum(equation: Any, *operands: Any) -> Any:
     )
 
 
+def _spelled_out(
+    terms: list[list[str]], output: list[str], operands: tuple[Any, ...]
+) -> tuple[list[list[str]], list[str]]:
+    """The same labels with one for each dimension that an ellipsis stands for, counted from the last."""
+    used = {label for term in (*terms, output) for label in term}
+    free = [letter for letter in string.ascii_letters if letter not in used]
+    counts = [
+        operand.ndim - len(term) + 1 if "..." in term else 0
+        for term, operand in zip(terms, operands, strict=True)
+    ]
+    longest = max(counts, default=0)
+
+    def spelled(term: list[str], count: int) -> list[str]:
+        if "..." not in term:
+            return term
+        place = term.index("...")
+        return [*term[:place], *free[longest - count : longest], *term[place + 1 :]]
+
+    found = [spelled(term, count) for term, count in zip(terms, counts, strict=True)]
+    return found, spelled(output, longest)
+
+
 def _without_broadcast_labels(pairs: list[tuple[list[str], Any]]) -> list[tuple[list[str], Any]]:
     """Drop a label of size 1 that has another size elsewhere: torch broadcasts it there."""
     sizes: dict[str, int] = {}
     for term, operand in pairs:
-        if "..." not in term:
-            for label, size in zip(term, operand.shape, strict=True):
-                sizes[label] = max(size, sizes.get(label, 1))
+        for label, size in zip(term, operand.shape, strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
     kept = []
     for term, operand in pairs:
-        if "..." not in term:
-            for dim in reversed(range(len(term))):
-                if operand.shape[dim] == 1 < sizes[term[dim]]:
-                    operand = operand.squeeze(dim)
-                    term = [*term[:dim], *term[dim + 1 :]]
+        for dim in reversed(range(len(term))):
+            if operand.shape[dim] == 1 < sizes[term[dim]]:
+                operand = operand.squeeze(dim)
+                term = [*term[:dim], *term[dim + 1 :]]
         kept.append((term, operand))
     return kept
 

@@ -17,13 +17,15 @@ from ..errors import UnsupportedOperation
 from ..kinds import Joint, Larger, Random
 from ..numerics.largest import largest
 from ..numerics.maximum import Marginal
+from ..numerics.moments import root
 from ..registry import rule
 from .activation import clamp_max, clamp_min
 
-__all__ = ["SOURCE", "Dims", "Extreme", "Undecided", "moments_over"]
+__all__ = ["SOURCE", "Dims", "Extreme", "Undecided", "has_infinities", "moments_over"]
 
 T = torch.Tensor
 _LONGEST = 64  # elements that meet one after the other
+_FAR = 12.0  # standard deviations
 
 
 class Undecided:
@@ -34,7 +36,7 @@ class Undecided:
     @classmethod
     def _refuse(cls, *args: Any, **kwargs: Any) -> Any:
         raise UnsupportedOperation(
-            "torch.max with dim",
+            "an index of torch.max, torch.sort or max-pooling",
             reason="the index of a maximum is random, and not Gaussian",
             remedy="Use its values only, or decide on x.mean.max(dim).indices.",
             smooth=False,
@@ -86,9 +88,34 @@ class Dims(NamedTuple):
 def moments_over(mean: Tensor, var: Tensor, dims: Dims, sign: float) -> Marginal:
     """Of the largest (``sign`` 1) or smallest (-1) over dimensions, in working precision."""
     working = torch.promote_types(mean.dtype, torch.float32)
-    centre, spread = largest(sign * dims.front(mean).to(working), dims.front(var).to(working))
+    rows, spreads = sign * dims.front(mean).to(working), dims.front(var).to(working)
+    decided = None
+    if has_infinities(rows):
+        decided = rows.detach().amax(0)
+        infinite = ~torch.isfinite(rows)
+        rows = torch.where(infinite, _floor(rows, spreads, infinite), rows)
+        spreads = torch.where(infinite, 0, spreads)
+    centre, spread = largest(rows, spreads)
+    if decided is not None:
+        certain = ~torch.isfinite(decided)
+        centre = torch.where(certain, decided, centre)
+        spread = torch.where(certain, 0, spread)
     shape = dims.shape(mean)
     return (sign * centre).reshape(shape).to(mean.dtype), spread.reshape(shape).to(mean.dtype)
+
+
+def has_infinities(mean: Tensor) -> bool:
+    """Whether some mean is infinite or NaN, as those of masked elements are; True while it is not known."""
+    if torch.compiler.is_compiling() or mean.is_meta:
+        return True
+    return not bool(torch.isfinite(mean).all())
+
+
+def _floor(mean: Tensor, var: Tensor, infinite: Tensor) -> Tensor:
+    """A number that every finite element along the first dimension is far above; zero if there is none."""
+    lowest = torch.where(infinite, torch.inf, mean - _FAR * root(torch.where(infinite, 0, var)) - 1)
+    least = lowest.amin(0, keepdim=True).detach()
+    return torch.where(torch.isfinite(least), least, 0)
 
 
 def _composed(x: Any, dims: Dims, sign: float) -> Any:
@@ -103,11 +130,19 @@ def _composed(x: Any, dims: Dims, sign: float) -> Any:
     shape = dims.shape(x)
     x = dims.front(x)
     x = x if sign > 0 else -x
+    decided = None
+    if has_infinities(x.loc):  # their differences are NaN
+        decided = x.loc.detach().amax(0)
+        infinite = ~torch.isfinite(x.loc)
+        x = torch.where(infinite, _floor(x.loc, x.cov.var, infinite), x)
     while len(x) > 1:
         if len(x) > 2:
             x = torch.take_along_dim(x, x.cov.var.detach().argsort(0), 0)
         x = _winners(x, -(-len(x) // _LONGEST))
-    return (x[0] if sign > 0 else -x[0]).reshape(shape)
+    best = x[0]
+    if decided is not None:
+        best = torch.where(torch.isfinite(decided), best, decided)
+    return (best if sign > 0 else -best).reshape(shape)
 
 
 def _winners(x: Any, lanes: int) -> Any:
@@ -173,7 +208,11 @@ def _of_two(input: Any, other: Any, sign: float) -> Any:
         return clamp_min(value, bound) if sign > 0 else clamp_max(value, bound)
     like = operation(torch.empty_like(input.loc), torch.empty_like(other.loc))
     a, b = (_as(x, like) for x in (input, other))
-    return Larger((a, b)) if sign > 0 else -torch.maximum(-a, -b)
+    if sign < 0:
+        return -torch.maximum(-a, -b)
+    if not torch.compiler.is_compiling() and (has_infinities(a.loc) or has_infinities(b.loc)):
+        return _composed(torch.stack([a, b]), Dims([0], list(range(1, a.ndim + 1)), False), 1.0)
+    return Larger((a, b))
 
 
 def _as(x: Any, like: Tensor) -> Any:

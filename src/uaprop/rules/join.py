@@ -19,6 +19,7 @@ def assembled(
     operands: Sequence[Any],
     build: Callable[[Sequence[Any]], Tensor],
     squared: Callable[[Sequence[Any]], Tensor] | None = None,
+    joins: bool = False,
 ) -> Linear:
     """``build`` puts operands side by side; constants count for the mean only.
 
@@ -26,6 +27,7 @@ def assembled(
         operands: random tensors and constants.
         build: makes the result of them, with coefficients 0 and 1.
         squared: the same with other coefficients squared.
+        joins: whether it does no more than to put whole operands side by side.
 
     Returns:
         The linear kind.
@@ -41,6 +43,7 @@ def assembled(
             affine=whole,
             linear=whole,
             squared=whole if squared is None else lambda *values: squared(values),
+            joins=joins,
         )
     zeros = [
         torch.zeros_like(o) if isinstance(o, Tensor) else 0.0  # a random one is filled in anyway
@@ -60,6 +63,7 @@ def assembled(
         affine=lambda *values: filled(build, operands, values),
         linear=lambda *values: filled(build, zeros, values),
         squared=lambda *values: filled(squared or build, zeros, values),
+        joins=joins,
     )
 
 
@@ -67,7 +71,7 @@ def _register_join(operation: Callable[..., Tensor], *spellings: Callable[..., T
     @rule(operation, *spellings)
     def join(tensors: Sequence[Any], dim: int = 0, *, axis: int | None = None) -> Linear:
         where = dim if axis is None else axis
-        return assembled(tensors, lambda parts: operation(parts, where))
+        return assembled(tensors, lambda parts: operation(parts, where), joins=True)
 
     join.__name__ = operation.__name__
 
@@ -75,7 +79,7 @@ def _register_join(operation: Callable[..., Tensor], *spellings: Callable[..., T
 def _register_stack(operation: Callable[..., Tensor]) -> None:
     @rule(operation)
     def stacked(tensors: Sequence[Any]) -> Linear:
-        return assembled(tensors, operation)
+        return assembled(tensors, operation, joins=True)
 
     stacked.__name__ = operation.__name__
 
@@ -86,6 +90,28 @@ _register_stack(torch.hstack)
 _register_stack(torch.vstack)
 _register_stack(torch.dstack)
 _register_stack(torch.column_stack)
+
+
+@rule(torch.block_diag)
+def block_diag(*tensors: Any) -> Linear:
+    return assembled(tensors, lambda parts: torch.block_diag(*parts))
+
+
+@rule(torch.nan_to_num, T.nan_to_num)
+def nan_to_num(
+    input: Random, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Linear:
+    finite = torch.isfinite(input.loc)
+
+    def kept(x: Tensor) -> Tensor:
+        return torch.where(finite, x, 0)
+
+    return Linear(
+        (input,),
+        affine=lambda x: torch.nan_to_num(x, nan, posinf, neginf),
+        linear=kept,
+        squared=kept,
+    )
 
 
 @rule(T.where)

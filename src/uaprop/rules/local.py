@@ -11,12 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kinds import Joint, Random
-from ..numerics.normalised import Normaliser, normalised
+from ..numerics import tilted
+from ..numerics.moments import in_memory
+from ..numerics.normalised import STEADY, Normaliser, chosen, normalised
+from ..numerics.tilted import of_windows, working_dtype
 from ..registry import rule
 from .average import per_dim
 from .normalise import SOURCE
-from .positive import check_positive
-from .ratio import positive_power, ratio
+from .positive import check_nonzero, check_positive
+from .ratio import covariance, matched, positive_power
+
+_LEAST_POWER = 0.4  # for which the integral over tilts has nodes enough
 
 
 def _register_lp_pool(
@@ -30,6 +35,8 @@ def _register_lp_pool(
     ) -> Any:
         if math.isinf(norm_type):
             sign = 1 if norm_type > 0 else -1
+            if sign < 0:
+                check_nonzero(input, "the smallest absolute value is far from Gaussian near zero")
             pooled = largest(sign * torch.abs(input), kernel_size, stride, ceil_mode=ceil_mode)
             return sign * pooled
         if norm_type not in range(2, 33, 2) and norm_type != 1:
@@ -73,11 +80,35 @@ def local_response_norm(
         spread = alpha * share * window(v * (4 * m.square() + 2 * v))
         parts = Normaliser(m, v, 2 * share * m * v, 2 * share * v.square(), total, spread)
         first, second = normalised(parts, -beta)
+        wide = spread > STEADY * total.square()
+        if beta >= _LEAST_POWER and (not in_memory(m, v) or bool(wide.any())):
+            dtype = working_dtype(m)
+            wider = m.to(dtype), v.to(dtype), total.to(dtype)
+            tilts = of_windows(*wider, share, k, lambda x: size * window(x))
+            first, second = chosen((first, second), tilted.moments(tilts, -beta), wide)
         certain = window(v) == 0
         return torch.where(certain, function(mean), first.to(mean.dtype)), second.to(mean.dtype)
 
     def composed(x: Any) -> Any:
-        squares = torch.square(x)
-        return ratio(x, squares, k + alpha * window(squares), -beta, bounded=False)
+        total = k + alpha * window(torch.square(x))
+        y = x * positive_power(total, -beta)
+        if x.cov.needs_functions:  # draws have nothing to be put right
+            return y
+        # x s^p is the small difference of large terms: each of its covariances from what it is made of,
+        # as the linear and the quadratic part of s are uncorrelated
+        mean = x.loc
+        apart = x - mean
+        linear = alpha * window(2 * mean * apart)
+        squares = torch.square(apart)
+        quadratic = alpha * window(squares)
+        parts = Normaliser(
+            mean,
+            x.cov.var,
+            covariance(x, linear),
+            covariance(squares, quadratic),
+            total.loc,
+            linear.cov.var + quadratic.cov.var,
+        )
+        return matched(y, *normalised(parts, -beta))
 
     return Joint((input,), function, moments, composed)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedOperation
 from ..kinds import Joint, Random
-from ..numerics.normalised import independent, normalised
+from ..numerics.normalised import of_independent
 from ..registry import rule
 from .ratio import ratio
 
@@ -24,7 +24,7 @@ __all__ = ["SOURCE", "Groups", "affine", "channelwise", "normalise"]
 
 SOURCE = (
     "docs/theory/normalisation.md: a Gaussian element over a log-normal normaliser that depends on it; "
-    "quadratic forms by Isserlis (1918)"
+    "quadratic forms by Isserlis (1918); an integral over exponential tilts where that varies much"
 )
 
 
@@ -80,8 +80,8 @@ def normalise(
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         working = torch.promote_types(mean.dtype, torch.float32)
         rows, spreads = (groups.split(t.to(working)) for t in (mean, var))
-        parts = independent(rows, spreads, eps, groups.centred)
-        first, second = (groups.merge(t) for t in normalised(parts))
+        found = of_independent(rows, spreads, eps, groups.centred)
+        first, second = (groups.merge(t) for t in found)
         if weight is not None:
             first, second = first * weight, second * weight * weight
         if bias is not None:

@@ -11,15 +11,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UnsupportedOperation
-from ..kinds import Joint, Random
-from ..numerics import elementary, positive, rectified
-from ..numerics.normalised import independent
+from ..kinds import Joint, Random, plain
+from ..numerics import rectified
+from ..numerics.largest_size import largest_size, smallest_size
+from ..numerics.normalised import independent, root_mean_square
 from ..registry import rule
 from .normalise import SOURCE, Groups, normalise
+from .positive import check_nonzero
 from .ratio import positive_power
 
 T = torch.Tensor
-_SQUARES = "a sum of squares as gamma distributed, Satterthwaite (1946)"
+_SQUARES = (
+    "a sum of squares as gamma distributed, Satterthwaite (1946); an integral over exponential tilts "
+    "where it varies much"
+)
 Pair = tuple[Tensor, Tensor]
 
 
@@ -99,13 +104,12 @@ def _spread(
         return value
 
     def moments(mean: Tensor, var: Tensor) -> Pair:
-        parts = independent(mean, var, 0.0, True)
         scale = mean.shape[-1] / (mean.shape[-1] - taken)
-        first, second = scale * parts.total.squeeze(-1), scale**2 * parts.spread.squeeze(-1)
         if power == 1:
-            return first, second
-        result = positive.power(first, second, power)
-        return result.mean, result.var
+            parts = independent(mean, var, 0.0, True)
+            return scale * parts.total.squeeze(-1), scale**2 * parts.spread.squeeze(-1)
+        first, second = root_mean_square(mean, var, True)
+        return scale**0.5 * first, scale * second
 
     def composed(rows: Any) -> Any:
         centred = rows - torch.mean(rows, -1, True)
@@ -162,16 +166,25 @@ _register_with_mean(torch.std_mean, torch.std)
 # ------------------------------------------------------------------ norms
 
 
+def _unit(x: Any) -> Tensor:
+    """About the largest element, a constant: high powers of anything else leave the range of a dtype."""
+    if x.numel() == 0:
+        return torch.ones_like(plain(x).sum())
+    with torch.no_grad():
+        largest = plain(x).abs().amax()
+        return torch.where((largest > 0) & largest.isfinite(), largest, 1)
+
+
 @rule(torch.linalg.vector_norm, exact=False, source=_SQUARES)
 def vector_norm(
     x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     x = x if dtype is None else x.to(dtype)
     if math.isinf(ord):
-        extreme: Any = torch.amax if ord > 0 else torch.amin
-        return extreme(torch.abs(x), () if dim is None else dim, keepdim)
+        return _extreme_norm(x, ord, dim, keepdim)
     if ord in range(4, 33, 2):  # far from gamma distributed if it is noisy, and then refused
-        return torch.sum(x**ord, dim, keepdim) ** (1 / ord)
+        unit = _unit(x)
+        return torch.sum((x / unit) ** ord, dim, keepdim) ** (1 / ord) * unit
     if ord not in (1, 2):
         raise UnsupportedOperation(
             "",
@@ -183,9 +196,8 @@ def vector_norm(
         if ord == 1 or mean.shape[-1] == 1:
             result = rectified.absolute(mean, var)
             return result.mean.sum(-1), result.var.sum(-1)
-        squares = elementary.power(mean, var, 2)
-        result = positive.power(squares.mean.sum(-1), squares.var.sum(-1), 0.5)
-        return result.mean, result.var
+        first, second = root_mean_square(mean, var, False)
+        return mean.shape[-1] ** 0.5 * first, mean.shape[-1] * second
 
     def composed(rows: Any) -> Any:
         if ord == 1 or rows.shape[-1] == 1:
@@ -196,6 +208,27 @@ def vector_norm(
         return torch.linalg.vector_norm(t, ord, dim, keepdim)
 
     return _reduction(x, function, moments, composed, dim, keepdim)
+
+
+def _extreme_norm(x: Any, ord: float, dim: Any, keepdim: bool) -> Joint:
+    """The largest or the smallest absolute value."""
+    largest = ord > 0
+
+    def function(t: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(t, ord, dim, keepdim)
+
+    def composed(rows: Any) -> Any:
+        if largest:  # of Gaussians, which absolute values are not
+            return torch.amax(torch.cat([rows, -rows], -1), -1)
+        if rows.shape[-1] > 1:
+            check_nonzero(rows, "the smallest absolute value is far from Gaussian near zero")
+        return torch.amin(torch.abs(rows), -1)
+
+    moments = largest_size if largest else smallest_size
+    kind = _reduction(x, function, moments, composed, dim, keepdim)
+    if x.cov.needs_functions:  # samples take it as it is, with the derivative of the whole
+        kind.composed = None
+    return kind
 
 
 @rule(torch.norm, exact=False, source=_SQUARES)

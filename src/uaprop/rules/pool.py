@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import UnsupportedOperation
 from ..kinds import Joint, Random
 from ..numerics.windows import Pooling, Windows, largest_in_windows
 from ..registry import rule
 from .average import per_dim
+from .extremes import Extreme, Undecided
 
 
 def _largest_of(entrants: list[Any]) -> Any:
@@ -37,7 +37,9 @@ def _below(mean: Tensor, var: Tensor) -> float:
 
 def _under(low: Tensor, high: Tensor, var: Tensor) -> float:
     """A number below a range by its length, and by many deviations of the largest variance."""
-    return float(low) - max(12 * float(var) ** 0.5, float(high) - float(low), 1.0)
+    # In the unit of the elements: a fixed gap takes all digits of small ones in b + relu(a - b).
+    least = abs(float(low)) / 16
+    return float(low) - (max(12 * float(var) ** 0.5, float(high) - float(low), least) or 1.0)
 
 
 def _hopeless(input: Any) -> tuple[Tensor, float]:
@@ -82,12 +84,11 @@ def _register_max_pool(
         return_indices: bool = False,
     ) -> Any:
         if return_indices:
-            raise UnsupportedOperation(
-                "", reason="the index of a maximum is random", remedy="Use return_indices=False."
-            )
-        if input.raised is not None:  # max f(x) = f(max x), and x is closer to Gaussian
+            windows = kernel_size, stride, padding, dilation, ceil_mode
+            return Extreme(operation(input, *windows), Undecided())
+        if input.monotone_of is not None:  # max f(x) = f(max x), and x is closer to Gaussian
             given: Any
-            given, function = input.raised
+            given, function = input.monotone_of
             pooled: Any = operation(given, kernel_size, stride, padding, dilation, ceil_mode)
             return function(pooled)
         kernel = per_dim(kernel_size, dims)
@@ -122,13 +123,25 @@ _register_max_pool(F.max_pool2d, 2, torch.max_pool2d)
 _register_max_pool(F.max_pool3d, 3, torch.max_pool3d)
 
 
-@rule(
-    F.max_pool1d_with_indices,
-    F.max_pool2d_with_indices,
-    F.max_pool3d_with_indices,
-    torch.max_pool1d_with_indices,
-)
-def max_pool_with_indices(input: Random, *args: Any, **kwargs: Any) -> Any:
-    raise UnsupportedOperation(
-        "", reason="the index of a maximum is random", remedy="Use return_indices=False."
-    )
+def _register_with_indices(
+    operation: Callable[..., Any], plain: Callable[..., Tensor], *spellings: Callable[..., Any]
+) -> None:
+    @rule(operation, *spellings, exact=False, source="that of the maximum; the indices are random")
+    def max_pool_with_indices(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Extreme:
+        pooled = plain(input, kernel_size, stride, padding, dilation, ceil_mode)
+        return Extreme(pooled, Undecided())
+
+    max_pool_with_indices.__name__ = operation.__name__
+
+
+_register_with_indices(F.max_pool1d_with_indices, F.max_pool1d, torch.max_pool1d_with_indices)
+_register_with_indices(F.max_pool2d_with_indices, F.max_pool2d)
+_register_with_indices(F.max_pool3d_with_indices, F.max_pool3d)

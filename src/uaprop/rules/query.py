@@ -16,9 +16,9 @@ T = torch.Tensor
 # Answers that are random and not Gaussian: truth values, indices, numbers, arrays.
 _DECISIONS = (
     *(torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.isnan, torch.isfinite),
-    *(torch.argmax, torch.argmin, torch.argsort, torch.sort, torch.topk, torch.sign, torch.round),
+    *(torch.argmax, torch.argmin, torch.argsort, torch.sign, torch.round),
     *(T.eq, T.ne, T.lt, T.le, T.gt, T.ge, T.isnan, T.isfinite, T.argmax, T.argmin, T.argsort),
-    *(T.sort, T.topk, T.sign, T.round, T.item, T.tolist, T.numpy),
+    *(T.sign, T.round, T.item, T.tolist, T.numpy),
     *(torch.equal, T.equal, torch.allclose, T.allclose, torch.floor, T.floor, torch.ceil, T.ceil),
 )
 

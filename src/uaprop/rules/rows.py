@@ -11,7 +11,6 @@ from torch import Tensor
 from ..numerics.autocast import outside_autocast
 from ..numerics.constants import derived
 from ..numerics.frozen import Convolution, frozen, frozen_pair, is_frozen
-from ..numerics.moments import HALF
 from ..numerics.precision import reduced
 from .contract import square, squared
 
@@ -39,29 +38,19 @@ class Weights:
         self.weight = weight
 
     def rescaled(self, var: Tensor, factor: Tensor | None) -> Tensor:
-        """The weights squared and each row of them scaled, or the result: what is smaller."""
+        """The weights squared and each row of them scaled; with few digits, the result is."""
         weight, narrow = self.weight, _is_narrow(var)
         factor = None if factor is None else factor.to(var.dtype)
         if not narrow and (how := self._frozen(var)) is not None:
             return frozen(var, weight, 2, factor, None, how)
         if factor is None:
             return squared(self._function, var, weight)
-        smaller = torch.compiler.is_compiling() or weight.numel() <= var.numel()
-        result: Tensor
-        if smaller and not narrow:
-            result = self._function(var, derived(square, weight) * _as_rows(factor, weight), None)
-            return result
-        return _each_channel(squared(self._function, var, weight), factor)
-
-    def scaled(self, x: Tensor, factor: Tensor | None) -> Tensor:
-        """Each row of the weights scaled, or the result: what is smaller."""
-        weight, narrow = self.weight, x.dtype in HALF
-        result: Tensor
-        if factor is not None and weight.numel() <= x.numel() and not narrow:
-            result = self._function(x, weight * _as_rows(factor.to(x.dtype), weight), None)
-            return result
-        result = self._function(x, weight, None)
-        return result if factor is None else _each_channel(result, factor)
+        if narrow:
+            return squared(self._function, var, weight) * factor.view(-1, *[1] * (var.ndim - 2))
+        result: Tensor = self._function(
+            var, derived(square, weight) * _as_rows(factor, weight), None
+        )
+        return result
 
     def _frozen(self, x: Tensor) -> Convolution | None:
         """The convolution, if its weights need not be computed in every call of a compiled program."""
@@ -93,11 +82,6 @@ class Weights:
 def _is_narrow(var: Tensor) -> bool:
     """Whether variances have too few digits for other weights."""
     return reduced(var) is not None or var.dtype == torch.float16
-
-
-def _each_channel(result: Tensor, factor: Tensor) -> Tensor:
-    """The result itself, multiplied."""
-    return result.mul_(factor.view(-1, *[1] * (result.ndim - 2)))
 
 
 def _as_rows(factor: Tensor, weight: Tensor) -> Tensor:

@@ -23,6 +23,17 @@ def _refuse_random_index(input: Any) -> None:
         )
 
 
+def _refuse_max_norm(max_norm: float | None) -> None:
+    if max_norm is not None:
+        raise UnsupportedOperation(
+            "",
+            reason="max_norm divides the weights by their norms, which are random themselves, and writes "
+            "the result to the weights",
+            remedy="Rescale the weights before, or leave max_norm out.",
+            pure=False,
+        )
+
+
 @rule(F.embedding)
 def embedding(
     input: Tensor,
@@ -34,10 +45,7 @@ def embedding(
     sparse: bool = False,
 ) -> Select:
     _refuse_random_index(input)
-    if max_norm is not None:
-        raise UnsupportedOperation(
-            "", reason="max_norm rescales the weights by their norms, which are random themselves"
-        )
+    _refuse_max_norm(max_norm)
     return Select((weight,), lambda w: w[input])
 
 
@@ -62,10 +70,11 @@ def embedding_bag(
             reason="random per_sample_weights have no rule",
             remedy="Write it as a product of them with F.embedding, and a sum.",
         )
-    if max_norm is not None or mode not in ("sum", "mean"):
+    _refuse_max_norm(max_norm)
+    if mode not in ("sum", "mean"):
         raise UnsupportedOperation(
             "",
-            reason=f"mode={mode!r} or max_norm is not linear",
+            reason=f"mode={mode!r} is not linear",
             remedy='mode="sum" and mode="mean" have a rule.',
         )
     rows = weight.shape[0]

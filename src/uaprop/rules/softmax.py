@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -130,6 +131,27 @@ def _log_sum(logits: Any) -> Any:
     return _union(halves[..., 0], halves[..., 1])
 
 
+def _of_rows(
+    logits: Any, composed: Callable[[Any], Any], plain: Callable[[Tensor, int], Tensor]
+) -> Any:
+    """A map of rows along the last dimension, with torch's own value for logits that are not finite.
+
+    A row whose logits are all masked, or that has one of plus infinity or NaN, is not random. Elsewhere a
+    logit of minus infinity has no weight, and no say.
+
+    Returns:
+        The random tensor.
+    """
+    if torch.compiler.is_compiling() or bool(torch.isfinite(logits.loc).all()):
+        return composed(_within_reach(logits))
+    values = plain(logits.loc.detach(), -1)
+    usable = torch.isfinite(torch.logsumexp(logits.loc, -1, keepdim=True))
+    zeros = torch.zeros((), dtype=values.dtype, device=values.device)
+    result = composed(_within_reach(torch.where(usable, logits, zeros)))
+    certain = ~usable | (logits.loc == -torch.inf)
+    return torch.where(certain, values, result)
+
+
 def _along(
     input: Random,
     dim: int,
@@ -144,7 +166,7 @@ def _along(
     def by_way_of_odds(x: Any) -> Any:
         if x.ndim == 0:
             return by_way_of_odds(x.unsqueeze(0)).squeeze(0)
-        return composed(_within_reach(cast(x).movedim(dim, -1))).movedim(-1, dim)
+        return _of_rows(cast(x).movedim(dim, -1), composed, plain).movedim(-1, dim)
 
     as_it_is = input.cov.needs_functions and input.ndim > 0 and input.shape[dim] > numerics.LONG
     return Joint(
@@ -206,10 +228,59 @@ def logsumexp(input: Random, dim: Any, keepdim: bool = False) -> Joint:
         return x
 
     def moments(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        value, spread = numerics.logsumexp(rows(m), rows(v))
-        return shaped(value), shaped(spread)
+        logits, spreads = rows(m), rows(v)
+        plain = torch.logsumexp(logits, -1)
+        certain = ~torch.isfinite(plain)  # all of them masked, or one of them infinite
+        nothing = certain.unsqueeze(-1)
+        value, spread = numerics.logsumexp(
+            torch.where(nothing, 0, logits), torch.where(nothing, 0, spreads)
+        )
+        return (
+            shaped(torch.where(certain, plain, value)),
+            shaped(torch.where(certain, 0, spread)),
+        )
 
     def composed(x: Any) -> Any:
-        return shaped(_log_sum(_within_reach(rows(x))))
+        logits = rows(x)
+        plain = torch.logsumexp(logits.loc.detach(), -1)
+        if torch.compiler.is_compiling() or bool(torch.isfinite(plain).all()):
+            return shaped(_log_sum(_within_reach(logits)))
+        usable = torch.isfinite(plain)
+        zeros = torch.zeros((), dtype=plain.dtype, device=plain.device)
+        rest = torch.where(usable.unsqueeze(-1), logits, zeros)
+        return shaped(torch.where(usable, _log_sum(_within_reach(rest)), plain))
 
     return Joint((input,), lambda x: torch.logsumexp(x, dim, keepdim), moments, composed)
+
+
+# ------------------------------------------------------------ of two
+
+
+@rule(torch.logaddexp, T.logaddexp, source="Schwartz & Yeh (1982)")
+def logaddexp(input: Any, other: Any) -> Any:
+    if input is other:
+        return input + math.log(2)
+    if not isinstance(input, Random) or not isinstance(other, Random):
+        random: Any
+        random, constant = (input, other) if isinstance(input, Random) else (other, input)
+        finite = torch.isfinite(constant)
+        level = torch.where(finite, constant, 0)  # minus infinity adds nothing
+        result = level + F.softplus(random - level)
+        return torch.where(finite, result, torch.where(constant > 0, constant, random))
+    shape = torch.broadcast_shapes(input.shape, other.shape)
+    pair: Any = torch.stack([x.expand(shape) for x in (input, other)])  # type: ignore[attr-defined]
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = numerics.logaddexp((mean[0], var[0]), (mean[1], var[1]))
+        certain = (var == 0).all(0)
+        return torch.where(certain, torch.logaddexp(mean[0], mean[1]), first), second
+
+    return Joint(
+        (pair,), lambda x: torch.logaddexp(x[0], x[1]), moments, lambda x: _union(x[0], x[1])
+    )
+
+
+@rule(torch.logaddexp2, T.logaddexp2, source="Schwartz & Yeh (1982)")
+def logaddexp2(input: Any, other: Any) -> Any:
+    rate = math.log(2)
+    return torch.logaddexp(input * rate, other * rate) / rate

@@ -41,6 +41,8 @@ def running_product(input: Random, *args: Any, **kwargs: Any) -> Any:
 @rule(torch.diff, T.diff)
 def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """``Σ_k (-1)^{n-k} C(n, k) x_{i+k}``: for ``n > 1`` the steps between would be correlated."""
+    if n == 0:  # torch does not even put the ends on
+        return input
     if prepend is not None or append is not None:
         parts = [part for part in (prepend, input, append) if part is not None]
         return torch.diff(torch.cat(parts, dim), n, dim)

@@ -1,0 +1,111 @@
+"""Checksums of every tensor that a model computes, for each item of a batch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..numerics.moments import HALF
+
+__all__ = ["BatchTrace", "is_mixture"]
+
+_ROUNDING = 2e-5  # of checksums, in units of a tensor's norm
+
+
+class BatchTrace(TorchDispatchMode):
+    """Takes a checksum of every tensor that a pass computes, for each item of the batch.
+
+    Args:
+        batch: the number of items.
+        thorough: whether the items may be anywhere, and not only in the first dimension.
+        weights: those of the checksums, kept from pass to pass.
+
+    Attributes:
+        sums: for every tensor its checksums, one or several ways to find the items in it.
+        looks_at_values: whether the program reads a tensor's values, as a branch on them does.
+    """
+
+    _READS = frozenset(
+        {
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.equal,
+            torch.ops.aten.is_nonzero,
+            torch.ops.aten.nonzero,
+        }
+    )
+
+    def __init__(self, batch: int, thorough: bool, weights: dict[Any, Tensor]) -> None:
+        super().__init__()
+        self.batch = batch
+        self.thorough = thorough
+        self.sums: list[list[Tensor]] = []
+        self.looks_at_values = False
+        self._weights = weights
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """The operator's own result."""
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in self._READS:
+            self.looks_at_values = True
+        returns = func._schema.returns
+        if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
+            for value in pytree.tree_leaves(result):  # a view is nothing new
+                if isinstance(value, Tensor) and value.layout is torch.strided:
+                    self.sums.append([self._sum(rows) for rows in self._rows(value)])
+        return result
+
+    def _rows(self, tensor: Tensor) -> list[Tensor]:
+        """The elements of each item, ``(batch, elements)``, wherever the batch may be; else all of them."""
+        if tensor.numel() == 0:
+            return [tensor.reshape(1, 0)]
+        found = []
+        for dim in range(tensor.ndim if self.thorough else min(1, tensor.ndim)):
+            if tensor.shape[dim] % self.batch == 0:
+                slices = tensor.movedim(dim, 0)
+                found.append(slices.reshape(self.batch, -1))
+                if self.thorough and len(slices) > self.batch:
+                    found.append(slices.unflatten(0, (-1, self.batch)).movedim(1, 0).flatten(1))
+        return found or [tensor.reshape(1, -1)]
+
+    def _sum(self, rows: Tensor) -> Tensor:
+        """A sum with random weights of each row, in units of its norm; and the norm, ``(2, rows)``."""
+        if not rows.is_floating_point() or rows.dtype in HALF:
+            rows = rows.real.float() if rows.is_complex() else rows.float()
+        key = rows.shape[1], rows.dtype, rows.device
+        if key not in self._weights:
+            generator = torch.Generator("cpu").manual_seed(key[0])
+            weights = torch.rand(key[0], generator=generator, device="cpu").sub_(0.5).to(rows)
+            self._weights[key] = weights / weights.norm().clamp_min(1e-30)
+        found = torch.stack([rows @ self._weights[key], torch.linalg.vector_norm(rows, dim=1)])
+        if not math.isfinite(float(found.sum())):  # minus infinity in a mask, say
+            return self._sum(rows.nan_to_num(nan=3.0, posinf=2.0, neginf=-2.0).clamp(-1e15, 1e15))
+        return found
+
+
+def is_mixture(own: Tensor, first: BatchTrace, second: BatchTrace, mixed: BatchTrace) -> bool:
+    """Whether every tensor of a pass has the rows of one pass for some items, and of another for others."""
+    traces = zip(first.sums, second.sums, mixed.sums, strict=False)
+    if not len(first.sums) == len(second.sums) == len(mixed.sums):
+        return False
+
+    def fits(a: Tensor, b: Tensor, m: Tensor) -> bool:
+        if not a.shape == b.shape == m.shape:
+            return False
+        if a.shape[1] != len(own):  # not a batch: it must not depend on the input
+            return bool(_close(a, b).all() and _close(a, m).all())
+        return bool(torch.where(own, _close(a, m), _close(b, m)).all())
+
+    return all(any(map(fits, *sums)) for sums in traces)
+
+
+def _close(a: Tensor, b: Tensor) -> Tensor:
+    """Whether checksums are the same but for rounding, ``(rows,)``."""
+    tolerance = _ROUNDING * torch.maximum(a[1], b[1])
+    return ((a - b).abs() <= tolerance).all(0)

@@ -1,0 +1,137 @@
+"""Whether the derivative that autograd gives of a model is the model's.
+
+``detach``, ``torch.no_grad``, numpy, straight-through estimators and hooks on gradients change what autograd
+gives. A method that reads the response off it alone would be wrong, without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..errors import UnsupportedOperation
+from ..numerics.chance import RandomNumbers, reseeded
+from .arguments import Arguments
+from .jacobian import vjp
+
+__all__ = ["check_derivative"]
+
+_STEPS = (
+    5e-2,
+    5e-3,
+    5e-4,
+    5e-5,
+)  # in units of the noise, or of a hundredth of the mean if that is more
+_TOLERANCE = 0.1  # of the change along a step, up to which autograd is believed
+_SAME = 0.5  # by how much two steps may differ, in units of their distance from autograd, to be believed
+_ROUNDING = 1e3  # in units of the last digit, below which a change is not looked at
+_ELEMENTS = 2**16  # of the input, above which two batch elements have to do
+
+
+def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
+    """Compare the derivative along a direction of the noise with difference quotients.
+
+    With a step ``h ε`` and ``d = f(m + h ε) - f(m - h ε)``, each output weighted by the inverse of its own
+    ``d``, the weighted sums of ``d`` and of ``2 h J ε`` have to agree to a tenth. Where they do not, the
+    step may be too large (kinks, curvature), so smaller ones are tried, as far as rounding allows. Only if
+    the last two of them say the same, and autograd something else, it is refused. If the first step agrees
+    that is one forward pass with gradients, one backward pass and two forward passes.
+
+    Args:
+        model: any callable on tensors.
+        arguments: its arguments.
+
+    Raises:
+        UnsupportedOperation: if autograd's derivative is not the model's.
+    """
+    elements = sum(x.numel() for x in arguments.gaussians)
+    if elements > _ELEMENTS and (arguments.batch or 0) > 2:
+        arguments = arguments.cut(slice(0, 2))
+    means = [x.loc.detach() for x in arguments.gaussians]
+    noise = RandomNumbers.seeded(0, 3, device=means[0].device)
+    with torch.no_grad():
+        directions = [
+            _lengthened(x.cov.deviations(1, noise)[0].detach(), mean)
+            for x, mean in zip(arguments.gaussians, means, strict=True)
+        ]
+    with torch.enable_grad():
+        leaves = [mean.clone().requires_grad_() for mean in means]
+        found = _outputs(model, arguments, [leaf.clone() for leaf in leaves])
+    ratios: list[float] = []
+    for size in _STEPS:
+        steps = [size * direction for direction in directions]
+        ratio = _ratio(model, arguments, means, leaves, found, steps)
+        if ratio is None:
+            break
+        if abs(ratio - 1) <= _TOLERANCE:
+            return
+        ratios.append(ratio)
+    if len(ratios) < 2 or not _agree(*ratios[-2:]):
+        return  # nothing is known for sure
+    raise UnsupportedOperation(
+        "torch.autograd.grad",
+        reason=f"autograd gives {ratios[-1]:.3g} times the model's derivative along the noise; the model "
+        "detaches something, leaves torch, or defines its own gradients",
+        remedy='Use method="samples", which takes no derivative.',
+    )
+
+
+def _agree(a: float, b: float) -> bool:
+    return abs(a - b) <= _SAME * min(abs(a - 1), abs(b - 1))
+
+
+def _ratio(
+    model: Callable[..., Any],
+    arguments: Arguments,
+    means: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    found: Sequence[Tensor],
+    steps: Sequence[Tensor],
+) -> float | None:
+    """What autograd says of a step, over what the model does; None if that is nothing beyond rounding."""
+    with torch.no_grad():
+        ahead = _outputs(model, arguments, [m + s for m, s in zip(means, steps, strict=True)])
+        behind = _outputs(model, arguments, [m - s for m, s in zip(means, steps, strict=True)])
+    if not [v.shape for v in found] == [v.shape for v in ahead] == [v.shape for v in behind]:
+        return None  # values decide what comes out
+    changes = [(a - b).double() / 2 for a, b in zip(ahead, behind, strict=True)]
+    weights = [_weights(c, v.detach()) for c, v in zip(changes, found, strict=True)]
+    expected = float(sum((w * c).sum() for w, c in zip(weights, changes, strict=True)))
+    if not 0 < expected < float("inf"):
+        return None
+    with torch.enable_grad():
+        total = sum((w.to(v.dtype) * v).sum() for w, v in zip(weights, found, strict=True))
+    if not isinstance(total, Tensor) or not total.requires_grad:
+        return 0.0
+    grads = vjp(total, leaves, torch.ones_like(total))
+    pairs = zip(grads, steps, strict=True)
+    return sum(float((g.double() * s).sum()) for g, s in pairs if g is not None) / expected
+
+
+def _lengthened(direction: Tensor, mean: Tensor) -> Tensor:
+    """A direction of the noise, of a hundredth of the mean's size at least, to be above rounding."""
+    if direction.numel() == 0:
+        return direction
+    size, least = (t.square().mean().sqrt() for t in (direction, 0.01 * mean))
+    return direction * torch.where((size > 0) & (size < least), least / size, 1)
+
+
+def _outputs(model: Callable[..., Any], arguments: Arguments, values: list[Tensor]) -> list[Tensor]:
+    """The floating-point outputs, with the same random numbers each time."""
+    with reseeded(0, 3):
+        result = arguments.run(model, values)
+    leaves = pytree.tree_leaves(result)
+    return [v for v in leaves if isinstance(v, Tensor) and v.is_floating_point()]
+
+
+def _weights(change: Tensor, value: Tensor) -> Tensor:
+    """The inverse of each output's own change; zero where that is rounding."""
+    rounding = _ROUNDING * torch.finfo(value.dtype).eps * value.double().abs()
+    size = change.abs()
+    typical = size.square().mean().sqrt() if size.numel() else size.sum()
+    weight = change.sign() / (size + 0.1 * typical).clamp_min(torch.finfo(torch.float64).tiny)
+    return torch.where((size > rounding) & change.isfinite(), weight, 0)

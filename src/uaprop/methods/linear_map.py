@@ -1,0 +1,146 @@
+"""Models that are linear where their noise takes them: exact variances for any number of outputs.
+
+For ``f(x + ε) = f(x) + J ε`` the covariance is ``J Σ Jᵀ``. With few outputs that is a backward pass for each
+(:mod:`~uaprop.methods.linear`). With many, an image say, outputs depend on few elements each: a forward
+derivative along probes ``P`` that are orthogonal on every such neighbourhood gives ``Σ_r (J P_r)²``, the
+variances exactly (probing of a sparse matrix; Tang & Saad 2012). Whether the probes were orthogonal enough is
+seen from a second set with other signs, which must give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..covariance import Finished, Sources
+from ..gaussian import Gaussian
+from ..numerics.chance import RandomNumbers
+from ..provenance import Provenance
+from .arguments import Arguments
+from .jacobian import both_ways
+from .linear import linear
+from .sketch import probe
+
+__all__ = ["exact_if_linear"]
+
+_ROWS = 1024  # outputs of each batch element, up to which there is a backward pass for each
+_JACOBIAN_ELEMENTS = 2**26  # of a Jacobian that is formed
+_PROBES = (16, 64, 256, 1024)
+_STACK_ELEMENTS = 2**26  # of the derivatives along a set of probes
+_AGREE = 1e-3  # relative difference of two sets of probes, both of them exact
+
+
+def exact_if_linear(
+    model: Callable[..., Any],
+    arguments: Arguments,
+    outputs: int,
+) -> Any:
+    """The model's output, in Gaussians, if it is linear over its noise and that is affordable.
+
+    Args:
+        model: any callable on tensors.
+        arguments: its arguments.
+        outputs: how many it has for each batch element.
+
+    Returns:
+        The Gaussians; None if the model is not linear, or has too many outputs that depend on too much.
+    """
+    if not _is_linear(model, arguments):
+        return None
+    elements = sum(x.numel() for x in arguments.gaussians)
+    if outputs <= _ROWS and outputs * elements <= _JACOBIAN_ELEMENTS:
+        return linear(model, *arguments.filled(arguments.gaussians))
+    return _probed(model, arguments)
+
+
+def _is_linear(model: Callable[..., Any], arguments: Arguments) -> bool:
+    """Whether ``f(x + ε + δ) - f(x + ε) - f(x + δ) + f(x)`` is zero but for rounding, for noise ε and δ."""
+    gaussians = arguments.gaussians
+    with torch.no_grad(), torch.random.fork_rng():
+        noise = [
+            x.cov.deviations(2, RandomNumbers.seeded(0, 20 + i, device=x.device))
+            for i, x in enumerate(gaussians)
+        ]
+
+        def at(*signs: int) -> list[Tensor]:
+            values = [
+                x.loc + sum(sign * part for sign, part in zip(signs, parts, strict=True))
+                for x, parts in zip(gaussians, noise, strict=True)
+            ]
+            return _floating(arguments.run(model, values))
+
+        try:
+            corners = at(0, 0), at(1, 0), at(0, 1), at(1, 1)
+        except RuntimeError:
+            return False  # an error of the model's own comes up where it is run in earnest
+        return all(_is_plane(*values) for values in zip(*corners, strict=True))
+
+
+def _is_plane(f: Tensor, right: Tensor, up: Tensor, both: Tensor) -> bool:
+    if not f.shape == right.shape == up.shape == both.shape:
+        return False
+    if f.numel() == 0:
+        return True
+    bent = (both - right - up + f).abs()
+    moved = torch.maximum((right - f).abs(), (up - f).abs()).amax()
+    eps = torch.finfo(f.dtype).eps
+    rounding = 32 * eps * torch.stack([t.abs().amax() for t in (f, right, up, both)]).amax()
+    return bool((bent <= 1e-4 * moved + rounding).all())
+
+
+def _floating(result: Any) -> list[Tensor]:
+    leaves = pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+@torch.inference_mode(False)
+def _probed(model: Callable[..., Any], arguments: Arguments) -> Any:
+    """Exact variances by probes; None if no affordable number of them is enough."""
+    gaussians = arguments.gaussians
+    with torch.enable_grad():
+        leaves = [x.loc.detach().clone().requires_grad_() for x in gaussians]
+        found = arguments.run(model, [leaf.clone() for leaf in leaves])
+    values, spec = pytree.tree_flatten(found)
+    results = []
+    for value in values:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            results.append(value)
+            continue
+        variances = _variances(value, leaves, gaussians)
+        if variances is None:
+            return None
+        var, probes = variances
+        told = Provenance("linear", {"probes": probes})
+        result = Gaussian._from_covariance(value.detach(), Finished(var, None))
+        results.append(result.with_provenance(told))
+    return pytree.tree_unflatten(results, spec)
+
+
+def _variances(
+    output: Tensor, leaves: Sequence[Tensor], gaussians: Sequence[Gaussian]
+) -> tuple[Tensor, int] | None:
+    """``Σ_r (J P_r)²`` from the fewest probes that are enough, and how many."""
+    with torch.enable_grad():
+        _, pushforward = both_ways(output, leaves, torch.ones_like(output).unsqueeze(0))
+    for count in _PROBES:
+        if count * (output.numel() + sum(x.numel() for x in gaussians)) > _STACK_ELEMENTS:
+            return None
+        totals = []
+        for seed in (0, 1):
+            total = torch.zeros_like(output).detach()
+            for i, x in enumerate(gaussians):  # independent of each other
+                probes = probe(x, Sources(count, seed)).values
+                tangents = [
+                    probes if j == i else other.loc.new_zeros(()).expand(count, *other.shape)
+                    for j, other in enumerate(gaussians)
+                ]
+                total = total + pushforward(tangents).detach().square().sum(0)
+            totals.append(total)
+        first, second = totals
+        if torch.allclose(first, second, rtol=_AGREE, atol=1e-9 * float(first.max())):
+            return first, count
+    return None
