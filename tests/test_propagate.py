@@ -166,8 +166,17 @@ def test_inputs_may_be_nested(x: ua.Gaussian) -> None:
 
 
 def test_integer_outputs_have_no_gaussian(x: ua.Gaussian) -> None:
-    with pytest.raises(TypeError, match="int64"):
-        ua.propagate(lambda t: t.argmax(1), x, method="samples", samples=5)
+    with pytest.raises(ua.UnsupportedOperation, match="int64"):
+        ua.propagate(lambda t: (1e6 * t).long(), x, method="samples", samples=5)
+
+
+def test_integers_that_do_not_depend_on_the_noise_are_returned(x: ua.Gaussian) -> None:
+    def model(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return t * 2, torch.arange(len(t))
+
+    y, rows = ua.propagate(model, x, method="samples", samples=5)
+    assert isinstance(y, ua.Gaussian)
+    assert torch.equal(rows, torch.arange(len(x)))
 
 
 def test_errors_of_the_model_come_through(x: ua.Gaussian) -> None:

@@ -173,6 +173,18 @@ class Gaussian(Explained, Operators, Stored):
         """The last two dimensions exchanged."""
         return self.transpose(-2, -1)
 
+    @property
+    def H(self) -> Gaussian:  # noqa: N802, torch's own name
+        """The two dimensions of a matrix exchanged."""
+        if self.ndim not in (0, 2):
+            raise RuntimeError(f"tensor.H is for matrices, and this has {self.ndim} dimensions")
+        return self.T
+
+    @property
+    def mH(self) -> Gaussian:  # noqa: N802, torch's own name
+        """The last two dimensions exchanged."""
+        return self.mT
+
     def dim(self) -> int:
         """The number of dimensions."""
         return self.ndim

@@ -150,10 +150,21 @@ class Covariance(ABC):
         if isinstance(kind, Bilinear):
             return cls.bilinear(kind)
         if isinstance(kind, Joint):
+            if kind.inputs[0].loc.numel() == 0:
+                return cls.linear(_of_nothing(kind))
             return cls.joint(kind)
         if isinstance(kind, Larger):
             return cls.larger(kind)
         return cls.noise(kind)
+
+
+def _of_nothing(kind: Joint) -> Linear:
+    """A map of vectors without elements: a constant, as the norm of nothing is zero."""
+
+    def zero(x: Tensor) -> Tensor:
+        return torch.zeros_like(kind.function(x))
+
+    return Linear(kind.inputs, kind.function, zero, zero)
 
 
 def composed(kind: Joint) -> Result | None:

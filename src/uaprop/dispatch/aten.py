@@ -72,6 +72,11 @@ def _rules_named(name: str) -> Iterator[Rule]:
             yield found
 
 
+def _is_list(schema: torch.FunctionSchema) -> bool:
+    """Whether an operator returns a list of tensors, as many as its arguments say."""
+    return len(schema.returns) == 1 and isinstance(schema.returns[0].type, torch.ListType)
+
+
 def _adapted(operator: OpOverload, rule: Rule) -> Rule | None:
     """The rule with the operator's signature, or None if it has no place for a needed argument."""
     parameters = inspect.signature(rule.function).parameters
@@ -100,7 +105,13 @@ def _adapted(operator: OpOverload, rule: Rule) -> Rule | None:
                 raise UnsupportedOperation(
                     "", reason=f"its rule does not know the argument {own}={given[own]!r}"
                 )
-        return rule.function(**named)
+        result = rule.function(**named)
+        several = isinstance(result, tuple)
+        if several != (len(schema.returns) > 1) and not _is_list(schema):
+            raise UnsupportedOperation(
+                "", reason=f"its rule gives {'several' if several else 'one'} of its results"
+            )
+        return result
 
     function.__name__ = rule.name
     return Rule(function, rule.exact, rule.source)

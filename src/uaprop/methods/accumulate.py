@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..covariance import Finished
 from ..covariance.base import per_batch_element
+from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
 from ..provenance import Provenance, StandardError
 from .pooling import Moderated, moderated, normal_error, squared_correlations
@@ -50,7 +51,7 @@ class Accumulator:
         """Take in whole groups of draws, stacked along the first dimension.
 
         Raises:
-            TypeError: if they are something that has no mean.
+            UnsupportedOperation: if they are something that has no mean, and is not always the same.
         """
         if not isinstance(draws, Tensor):
             if self.seen:
@@ -58,14 +59,14 @@ class Accumulator:
             self.constant, self.seen = draws, True
             return
         if not draws.is_floating_point():
-            raise TypeError(
-                f"the model returns a tensor of {draws.dtype}, which has no Gaussian; return the "
-                "scores it was computed from"
-            )
+            self._add_integers(draws)
+            return
         values = draws.double()
         if self.count == 0:
             self.dtype, self.pivot = draws.dtype, values[0]
         offsets = values - self.pivot
+        if not bool(torch.isfinite(self.pivot).all()):  # masked: always the same infinity
+            offsets = torch.where(values == self.pivot, 0, offsets)
         if self.count == 0 and self.group == 1:
             self.count, self.first = len(offsets), offsets
             self._keep(offsets)
@@ -80,6 +81,17 @@ class Accumulator:
         self._sum(u, q)
         if self._keep(offsets) and self.group > 1:
             self.group_products = _products(_per_draw(u), self.group_products)
+
+    def _add_integers(self, draws: Tensor) -> None:
+        """Integers, such as indices or lengths, which must not depend on the sample."""
+        first = self.constant if self.seen else draws[0].clone()
+        if draws.is_complex() or not bool((draws == first).all()):
+            raise UnsupportedOperation(
+                f"an output of {draws.dtype}",
+                reason="it depends on the noise, and no Gaussian has such values",
+                remedy="Return the scores that it was computed from.",
+            )
+        self.constant, self.seen = first, True
 
     def _sum(self, u: Tensor, q: Tensor) -> None:
         self.u, self.q = self.u + u.sum(0), self.q + q.sum(0)
@@ -244,11 +256,13 @@ def same(first: Any, other: Any) -> None:
     """Whatever is no tensor must not depend on the draw: it would be one draw's value.
 
     Raises:
-        TypeError: if the two differ.
+        UnsupportedOperation: if the two differ.
     """
     plain = isinstance(first, bool | int | float | str | bytes | torch.device | torch.dtype)
     if not (first is other or (plain and type(first) is type(other) and first == other)):
-        raise TypeError(
-            f"the model returns a {type(first).__name__} that depends on its input; only tensors, in "
-            "tuples, lists and dicts, have a mean and a variance"
+        raise UnsupportedOperation(
+            f"an output that is a {type(first).__name__}",
+            reason="it depends on the noise; only tensors, in tuples, lists and dicts, have a mean and a "
+            "variance",
+            remedy="Return a tensor.",
         )

@@ -70,6 +70,22 @@ class LinearPart:
         moved = torch.stack(parts).sum(0)
         return moved if self.weights is None else torch.einsum("bkq,rbq->rbk", self.weights, moved)
 
+    def finite(self) -> LinearPart | None:
+        """The response without outputs whose derivative is infinite or NaN; None if all are finite."""
+        tensors = (*self.rows, *self.pushed, *(() if self.weights is None else (self.weights,)))
+        if all(bool(torch.isfinite(t).all()) for t in tensors):
+            return None
+        if self.weights is not None:  # directions mix the outputs, so all of them are lost
+            rows, pushed = (tuple(map(torch.zeros_like, t)) for t in (self.rows, self.pushed))
+            return LinearPart(rows, pushed, torch.zeros_like(self.weights))
+        pairs = zip(self.rows, self.pushed, strict=True)
+        known = [torch.isfinite(r + p).all(-1, keepdim=True) for r, p in pairs]
+        both = torch.stack(known).all(0)
+        rows, pushed = (
+            tuple(torch.where(both, t, 0) for t in each) for each in (self.rows, self.pushed)
+        )
+        return LinearPart(rows, pushed)
+
 
 def row_by_row(
     output: Tensor, inputs: Sequence[Tensor], gaussians: Sequence[Gaussian], rows: int

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
 from ..numerics.convolve import only_by_inputs
 from ..numerics.moments import root
@@ -28,7 +29,7 @@ from .answer import answer, blocks, joined, shares
 from .arguments import Arguments, is_gaussian
 from .batch_independence import BatchItems, default_chunk, refusal
 from .jacobian import mixes
-from .linear_part import main_directions, row_by_row
+from .linear_part import LinearPart, main_directions, row_by_row
 
 __all__ = ["Residual", "Scheme", "chosen", "respond", "stacked_output"]
 
@@ -215,6 +216,11 @@ def _output(
         part = row_by_row(lines, leaves, gaussians, scheme.rows)
     if part is None:
         raise _BatchMixed
+    finite = part.finite()
+    if finite is not None:  # what has no response is left to the stack
+        if stack is None:
+            _check_derivative(part, lines)
+        part = finite
     unexplained = None if stack is None else stack - part.response(stacks)
     linear = part.variances()
     found = scheme.residual(lines.detach(), unexplained, linear)
@@ -260,6 +266,17 @@ def chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
     if int(numbers.min()) < -count or int(numbers.max()) >= count:
         raise ValueError(f"outputs={list(outputs)}: a batch element has only {count} outputs")
     return numbers % count
+
+
+def _check_derivative(part: LinearPart, lines: Tensor) -> None:
+    """Refuse finite outputs whose derivative is not finite, as of a root at zero."""
+    bad = torch.stack([~torch.isfinite(row).all(-1) for row in part.rows]).any(0)
+    if bool((bad & torch.isfinite(lines.detach())).any()):
+        raise UnsupportedOperation(
+            "torch.autograd.grad",
+            reason="the model's derivative is infinite or NaN at the mean",
+            remedy='Use method="hybrid" or "samples".',
+        )
 
 
 def _check_size(method: str, lines: Tensor, leaves: Sequence[Tensor]) -> None:

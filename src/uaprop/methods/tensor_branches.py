@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ..gaussian import Gaussian
 from ..kinds import plain
+from ..rules.extremes import Undecided
 from .arguments import Arguments, is_gaussian
 from .batch_independence import agree
 from .reachable import roots_of
@@ -60,11 +61,15 @@ def _agrees(model: Callable[..., Any], arguments: Arguments) -> bool:
     def run(values: list[Any]) -> Any:
         with torch.no_grad(), torch.random.fork_rng():
             result = arguments.run(model, values)
-        return pytree.tree_map(plain, result, is_leaf=is_gaussian)
+        # In a list: values and indices of a maximum come in another tuple than torch's.
+        return [plain(leaf) for leaf in pytree.tree_leaves(result, is_leaf=is_gaussian)]
 
     try:
         expected = run([mean.clone() for mean in means])
         found = run([Gaussian(mean.clone(), var=0.0) for mean in means])
+        if len(found) == len(expected):  # a random index refuses to be used, whatever it would be
+            pairs = zip(found, expected, strict=True)
+            found = [b if isinstance(a, Undecided) else a for a, b in pairs]
         if agree(found, expected):
             return True
         # a model with randomness of its own gives no result twice

@@ -71,8 +71,8 @@ def working_precision(function: MomentFunction) -> MomentFunction:
 
 
 def root(var: Tensor) -> Tensor:
-    """``√v`` with a zero gradient, not an infinite one, at ``v = 0``."""
-    positive = var > 0
+    """``√v`` with a zero gradient, not an infinite one, at ``v = 0``; NaN stays NaN."""
+    positive = ~(var <= 0)
     return torch.where(positive, torch.where(positive, var, 1).sqrt(), 0)
 
 

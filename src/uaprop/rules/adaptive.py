@@ -82,8 +82,15 @@ def _register_with_indices(
     with_indices.__name__ = operation.__name__
 
 
+# The operators of an exported graph give both, too.
 _register_with_indices(
-    F.adaptive_max_pool1d_with_indices, F.adaptive_max_pool1d, torch.adaptive_max_pool1d
+    F.adaptive_max_pool1d_with_indices,
+    F.adaptive_max_pool1d,
+    *(torch.adaptive_max_pool1d, torch.ops.aten.adaptive_max_pool1d),
 )
-_register_with_indices(F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool2d)
-_register_with_indices(F.adaptive_max_pool3d_with_indices, F.adaptive_max_pool3d)
+_register_with_indices(
+    F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool2d, torch.ops.aten.adaptive_max_pool2d
+)
+_register_with_indices(
+    F.adaptive_max_pool3d_with_indices, F.adaptive_max_pool3d, torch.ops.aten.adaptive_max_pool3d
+)

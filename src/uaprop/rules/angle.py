@@ -21,6 +21,8 @@ Pair = tuple[Tensor, Tensor]
 @rule(F.cosine_similarity, torch.cosine_similarity, exact=False, source=SOURCE)
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     shape = torch.broadcast_shapes(x1.shape, x2.shape)
+    if not shape and dim in (0, -1):  # torch takes scalars for vectors of one element
+        return cosine_similarity(x1.reshape(1), x2.reshape(1), 0, eps)
     place = dim % len(shape) - len(shape)
     if any(-place > x.ndim or x.shape[place] != shape[place] for x in (x1, x2)):
         raise UnsupportedOperation(

@@ -230,8 +230,8 @@ def multi_head_attention_forward(
         matrices = in_proj_weight.chunk(3)
     q, k, v = _projected((query, key, value), matrices, in_proj_bias)
     if bias_k is not None:
-        k = torch.cat([k, bias_k.expand(-1, k.shape[1], -1)])
-        v = torch.cat([v, bias_v.expand(-1, v.shape[1], -1)])
+        k = torch.cat([k, bias_k.repeat(1, k.shape[1], 1)])
+        v = torch.cat([v, bias_v.repeat(1, v.shape[1], 1)])
     if add_zero_attn:
         k, v = F.pad(k, (0, 0, 0, 0, 0, 1)), F.pad(v, (0, 0, 0, 0, 0, 1))
     # (length, batch, heads · E) to (batch, heads, length, E)

@@ -114,6 +114,16 @@ def _track(
                 target.mul_(1 - momentum).add_(average, alpha=momentum)
 
 
+def _check_statistics(input: Any, mean: Any, var: Any) -> None:
+    """Refuse random running statistics: training writes to them, evaluation divides by their root."""
+    if isinstance(mean, Random) or isinstance(var, Random):
+        raise UnsupportedOperation(
+            "",
+            reason="its running statistics are random",
+            remedy="Write (x - mean) / (var + eps).sqrt() * weight + bias instead.",
+        )
+
+
 _MANY = 1024  # elements, none of which has a say in their mean and spread
 
 
@@ -128,6 +138,9 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Any:
+    _check_statistics(input, running_mean, running_var)
+    if input.ndim < 2:
+        raise UnsupportedOperation("", reason="its input has no dimension of channels")
     if isinstance(weight, Random) or isinstance(bias, Random):
         y = F.batch_norm(input, running_mean, running_var, None, None, training, momentum, eps)
         return affine(y, channelwise(weight, input.ndim), channelwise(bias, input.ndim))
@@ -199,6 +212,7 @@ def instance_norm(
 ) -> Any:
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    _check_statistics(input, running_mean, running_var)
     if isinstance(weight, Random) or isinstance(bias, Random):
         y = F.instance_norm(input, running_mean, running_var, None, None, True, momentum, eps)
         return affine(y, channelwise(weight, input.ndim), channelwise(bias, input.ndim))

@@ -69,6 +69,8 @@ def normalise(
     Raises:
         UnsupportedOperation: if all that is left of a group is a sign.
     """
+    if eps < 0:
+        raise UnsupportedOperation("", reason=f"eps={eps} is negative, so its root may not exist")
     if groups.count - groups.centred == 1:
         raise UnsupportedOperation(
             "",
