@@ -296,14 +296,66 @@ def test_a_model_of_tensors_goes_by_its_graph(tmp_path: Path) -> None:
 class Unsteady(nn.Module):
     """Gives something else when it is traced: what a wrong export looks like."""
 
+    def __init__(self, eager: Callable[..., Any], traced: Callable[..., Any]) -> None:
+        super().__init__()
+        self.eager, self.traced = eager, traced
+
     def forward(self, x: Any) -> Any:
-        return x * (3.0 if torch.compiler.is_compiling() else 2.0)
+        return (self.traced if torch.compiler.is_compiling() else self.eager)(x)
 
 
-def test_a_file_that_is_wrong_is_not_left_behind(tmp_path: Path) -> None:
+class Shifted(nn.Module):
+    """Adds a vector, as a layer norm's or a head's own bias is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.arange(4.0))
+
+    def forward(self, x: Any) -> Any:
+        return self.bias - (torch.relu(x + self.bias) - 2.0 * self.bias)
+
+
+def test_a_vector_that_is_added_does_not_restrict_the_batch(tmp_path: Path) -> None:
+    module = ua.as_module(Shifted().eval())
+    assert ua.export(module, tmp_path / "model.pt2", MEAN, VAR) < 1e-6
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    mean = torch.randn(4, 4)  # as many items as the vector has elements
+    assert_agree(program(mean, mean.square()), module(mean, mean.square()))
+
+
+SMALL = torch.tensor([1.0, 1.0, 1.0, 0.1])
+WRONG: dict[str, tuple[Callable[..., Any], Callable[..., Any], Tensor]] = {
+    "mean and variance": (lambda x: 2.0 * x, lambda x: 3.0 * x, MEAN),
+    "the mean alone": (lambda x: x, lambda x: x + 1.0, MEAN),
+    "the variance alone": (lambda x: x, lambda x: 2.0 * x, torch.zeros_like(MEAN)),
+    "a small variance beside larger ones": (
+        lambda x: x * SMALL,
+        lambda x: x * SMALL * torch.tensor([1.0, 1.0, 1.0, 1.001]),
+        torch.zeros_like(MEAN),
+    ),
+    "no numbers": (lambda x: x, lambda x: x * math.nan, MEAN),
+    "no number in one place": (
+        lambda x: x,
+        lambda x: x + torch.tensor([0.0, 0.0, math.nan, 0.0]),
+        MEAN,
+    ),
+    "the second of two outputs no number": (
+        lambda x: (x, 2.0 * x),
+        lambda x: (x, x * math.nan),
+        MEAN,
+    ),
+    "batches of one": (lambda x: x, lambda x: x + (x.shape[0] - 3), MEAN),
+    "batches of three": (lambda x: x, lambda x: x + (x.shape[0] - 1), MEAN),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_is_wrong_is_not_left_behind(name: str, tmp_path: Path) -> None:
     (tmp_path / "model.pt2").write_text("an older file")
+    eager, traced, mean = WRONG[name]
+    module = ua.as_module(Unsteady(eager, traced).eval())
     with pytest.raises(RuntimeError, match="no file was written"):
-        ua.export(ua.as_module(Unsteady().eval()), tmp_path / "model.pt2", MEAN, VAR)
+        ua.export(module, tmp_path / "model.pt2", mean, VAR)
     assert [file.name for file in tmp_path.iterdir()] == ["model.pt2"]
     assert (tmp_path / "model.pt2").read_text() == "an older file"
 

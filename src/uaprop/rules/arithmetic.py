@@ -52,7 +52,9 @@ def _as_sum(x: Tensor, constant: Any) -> Tensor:
     """``x`` in the shape and dtype that adding the constant gives."""
     if not isinstance(constant, Tensor) or (constant.ndim == 0 and constant.dtype == x.dtype):
         return x
-    if constant.shape == x.shape and constant.dtype == x.dtype:
+    # Dimensions first: comparing the sizes of a vector with a batch would fix the batch of a traced program.
+    same = constant.ndim == x.ndim and constant.shape == x.shape
+    if same and constant.dtype == x.dtype:
         return x
     return x + torch.zeros_like(constant)
 
