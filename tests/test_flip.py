@@ -152,7 +152,7 @@ def test_rounding_below_zero_does_no_harm() -> None:
     torch.testing.assert_close(got.win.double(), expected.win, rtol=0, atol=2e-3)
 
 
-@pytest.mark.parametrize("lead", [0.0, 7.0])
+@pytest.mark.parametrize("lead", [0.0, 3.2, 7.0])
 def test_many_contenders_agree_with_quadrature(lead: float) -> None:
     mean = 0.5 * torch.randn(100, generator=torch.Generator().manual_seed(2), dtype=F64)
     mean[7] += lead
@@ -182,6 +182,48 @@ def test_hopeless_classes_of_many_are_left_out() -> None:
     few = ua.flip_probability(ua.Gaussian(mean[:3], 1.0))
     torch.testing.assert_close(got.win[:3], few.win, rtol=0, atol=1e-4)
     assert got.win[3:].max() < 1e-12
+
+
+def against_a_rival(classes: int, share: float) -> tuple[Tensor, Tensor]:
+    """Independent scores: one ahead, a rival, and others of which each beats it so much more rarely."""
+    ahead = stats.norm.sf(1 / math.sqrt(2))
+    behind = math.sqrt(2) * stats.norm.isf(share * ahead)
+    mean = torch.tensor([0.0, -1.0] + (classes - 2) * [-behind], dtype=F64)
+    return mean, torch.ones(classes, dtype=F64)
+
+
+def test_classes_that_together_matter_are_kept_though_each_is_rare() -> None:
+    """Each beats the predicted one less than a millionth as often as the rival does, together more often."""
+    mean, std = against_a_rival(40, 2e-7)
+    got = ua.flip_probability(ua.Gaussian(mean, std=std)).win
+    expected = by_quadrature(mean, std)
+    torch.testing.assert_close(got[2:], expected[2:], rtol=0.1, atol=0)
+
+
+def test_classes_that_do_not_even_matter_together_have_zero() -> None:
+    mean, std = against_a_rival(40, 1e-9)
+    got = ua.flip_probability(ua.Gaussian(mean, std=std)).win
+    assert (got[16:] == 0).all()  # so many are always kept
+    torch.testing.assert_close(got[:2], by_quadrature(mean, std)[:2], rtol=0, atol=1e-5)
+
+
+def test_of_few_classes_even_the_rarest_has_its_probability() -> None:
+    mean, std = against_a_rival(16, 1e-12)
+    got = ua.flip_probability(ua.Gaussian(mean, std=std)).win
+    torch.testing.assert_close(got, by_quadrature(mean, std), rtol=0.1, atol=0)
+
+
+def test_classes_that_win_because_the_predicted_one_falls_are_kept() -> None:
+    """Of opposite sign to the predicted one they beat it far more often than independent ones would."""
+    sources = torch.zeros(40, 40, dtype=F64)
+    sources[:2, 0] = sources[1, 1] = 1.0  # the rival goes along with the predicted one
+    sources[2:, 0] = -0.9
+    sources[2:, 2:] = 0.1 * torch.eye(38, dtype=F64)
+    mean = torch.tensor([0.0, -1.0] + 38 * [-8.0], dtype=F64)
+    got = ua.flip_probability(scores(mean, sources @ sources.T)).win
+    ahead = stats.norm.sf(8 / math.sqrt(1.9**2 + 0.1**2))
+    assert 0.1 * ahead < float(got[2:].sum()) < 38 * ahead
+    assert got.min() > 0
 
 
 @given(
