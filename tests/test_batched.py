@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import uaprop as ua
 from uaprop.methods.arguments import Arguments
-from uaprop.methods.batch_independence import BatchItems
+from uaprop.methods.batch_independence import BatchItems, agree
 from uaprop.methods.samples import Stream
 
 BATCH, FEATURES, DRAWS = 4, 256, 24
@@ -96,12 +96,16 @@ MIXING: dict[str, Model] = {
     "order": lambda x: x[:, :3].sort(0).values,
     "a branch": _branching,
     "a norm that seldom matters": lambda x: x[:, :3] / x.norm().clamp_min(THRESHOLD),
+    "a norm that barely varies and seldom matters": lambda x: (
+        x[:, :3] / (1e3 + 1e-2 * x.norm()).clamp_min(1e3 + 1e-2 * THRESHOLD)
+    ),
     "a comparison": lambda x: x[:, :3] * (x[:, :3] > x[:, :3].mean(0)),
     "a sum over the batch": lambda x: x[:, :3].sum(0),
 }
 # Their items are independent, but not however many there are, or not certainly so.
 INSEPARABLE: dict[str, Model] = {
     "the number of them": lambda x: x[:, :3] / len(x),
+    "barely the number of them": lambda x: x[:, :3] * (1 + 1e-6 / len(x)),
     "a fixed number of them": lambda x: x.reshape(BATCH, -1)[:, :3],
     "their places": lambda x: x[:, :3] * torch.arange(1, BATCH + 1)[:, None],
 }
@@ -123,7 +127,7 @@ def test_items_that_influence_each_other_have_independent_noise(name: str, metho
     x = noisy()
     small = ua.Gaussian(x.loc[:, :8], std=0.3)
     model = MIXING[name]
-    if name in ("a branch", "a norm that seldom matters"):
+    if name == "a branch" or name.endswith("seldom matters"):
         return  # of these inputs no norm reaches the threshold
     if name == "batch statistics":
         model = nn.BatchNorm1d(8, track_running_stats=False).double()
@@ -151,6 +155,16 @@ def test_the_norms_reach_the_threshold_now_and_then() -> None:
     norms = one_by_one(lambda x: x.norm(), noisy(), items=False)
     assert norms[0] < THRESHOLD
     assert 1 < (norms > THRESHOLD).sum() < DRAWS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_are_the_same_up_to_rounding_of_each_item(dtype: torch.dtype) -> None:
+    items = torch.tensor([[1.0], [1e-6]], dtype=dtype) * torch.rand(2, 50, dtype=dtype)
+    rounding = 10 * torch.finfo(dtype).eps
+    assert agree({"y": items * (1 + rounding)}, {"y": items})
+    assert not agree({"y": items * torch.tensor([[1.0], [1 + 1e-3]], dtype=dtype)}, {"y": items})
+    assert not agree({"y": items}, {"z": items})
+    assert not agree({"y": items.where(items < items.max(), torch.nan)}, {"y": items})
 
 
 def test_randomness_of_the_model_is_sampled_along() -> None:

@@ -10,6 +10,7 @@ import uaprop as ua
 from uaprop.covariance import Factors, Sources
 from uaprop.covariance.ensemble import Ensemble
 from uaprop.covariance.sources import signed_by_position
+from uaprop.methods.jacobian import mixes
 from uaprop.methods.pooling import pooled
 from uaprop.methods.samples import centred
 from uaprop.numerics.chance import RandomNumbers
@@ -148,6 +149,30 @@ def test_centred_draws_know_the_mean_of_a_linear_model_exactly() -> None:
     plain = ua.propagate(model, x, method="samples", samples=8, antithetic=True)
     both = ua.propagate(model, x, method="samples", samples=8, antithetic=True, centred=True)
     assert torch.equal(plain.var, both.var)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 16])
+def test_centring_samples_does_not_change_the_variance_of_a_linear_model(samples: int) -> None:
+    model = nn.Linear(6, 3).double().requires_grad_(False)
+    x = ua.Gaussian(torch.randn(2, 6).double(), std=0.5)
+    plain, centred = (
+        ua.propagate(model, x, method="samples", samples=samples, centred=c) for c in (False, True)
+    )
+    torch.testing.assert_close(centred.covariance(), plain.covariance())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "part"), [(torch.float32, 3e-3), (torch.float64, 1e-11)], ids=["single", "double"]
+)
+@pytest.mark.parametrize("size", [1.0, 1e-6])
+def test_a_faint_influence_of_one_batch_element_on_another_is_noticed(
+    dtype: torch.dtype, part: float, size: float
+) -> None:
+    """In relation to its own derivative, however small that is beside those of other elements."""
+    x = torch.randn(2, 3, dtype=dtype).requires_grad_()
+    own = torch.tensor([[1.0], [size]], dtype=dtype) * x
+    assert not mixes(own, [x])
+    assert mixes(own + torch.tensor([[part * size], [0.0]], dtype=dtype) * x[1], [x])
 
 
 def test_what_is_computed_twice_is_the_same_twice() -> None:
