@@ -269,3 +269,15 @@ def test_few_draws_make_no_bias(samples: int) -> None:
     x = torch.zeros(400, 3).double()
     (factors,) = ua.calibrate(model, x, std=1.0, samples=samples).factors
     assert abs(float(factors.log().mean())) < 0.05
+
+
+def test_standard_deviations_of_outputs_are_right_on_average() -> None:
+    """Not variances: of inputs in which 8, 16 and 48 copies are active those of 48 would decide alone."""
+    model = Scores()
+    x = ua.Gaussian(torch.tensor([[-6.0], [-4.0], [4.0]]).double(), std=0.02)  # too few for a law
+    calibration = ua.calibrate(model, x, samples=2000)
+    answer = ua.propagate(model, x, method="calibrated", calibration=calibration)
+    truth = ua.propagate(model, x, method="samples", samples=8000)
+    ratio = answer.std / truth.std
+    assert ratio.max() > 1.4  # one factor cannot suit all
+    assert float(ratio.mean()) == pytest.approx(1, abs=0.03)
