@@ -6,7 +6,10 @@ What needs a compiler is in tests/models/test_kernel_cache.py.
 from __future__ import annotations
 
 import errno
+import functools
+import importlib.util
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -294,6 +297,115 @@ def test_a_changed_kernel_has_another_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert made[0] != made[1]
 
 
+def _defined(source: str) -> Callable[..., Any]:
+    space: dict[str, Any] = {"__name__": "rules", "torch": torch}
+    exec(source, space)
+    found: Callable[..., Any] = space["moments"]
+    return found
+
+
+def _holding(value: Any) -> Callable[..., Any]:
+    def moments(mean: Any, var: Any) -> Any:
+        return value, mean, var
+
+    return moments
+
+
+def _wrapping(inner: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.lru_cache(inner)
+
+
+class _Scaled:
+    def once(self, mean: Any, var: Any) -> Any:
+        return mean, var
+
+    def twice(self, mean: Any, var: Any) -> Any:
+        return 2.0 * mean, 4.0 * var
+
+
+INNER = "def moments(mean, var):\n    return (lambda x: x * SCALE)(mean), var\nSCALE = {}\n"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            _defined("def moments(mean, var):\n    return 2.0 * mean, var\n"),
+            _defined("def moments(mean, var):\n    return 3.0 * mean, var\n"),
+        ),
+        (
+            _defined("def moments(mean, var):\n    return mean.sin(), var\n"),
+            _defined("def moments(mean, var):\n    return mean.cos(), var\n"),
+        ),
+        (
+            _defined("def moments(mean, var, *, scale=2.0):\n    return scale * mean, var\n"),
+            _defined("def moments(mean, var, *, scale=3.0):\n    return scale * mean, var\n"),
+        ),
+        (_defined(INNER.format(2.0)), _defined(INNER.format(3.0))),
+        (_holding(torch.tensor([1.0, 2.0])), _holding(torch.tensor([1.0, 3.0]))),
+        (_holding(torch.tensor([1.0])), _holding(torch.tensor([1.0]).double())),
+        (_holding(torch.float32), _holding(torch.float64)),
+        (_holding({"scale": 2.0}), _holding({"scale": 3.0})),
+        (_holding((1, (2, 3))), _holding((1, (2, 4)))),
+        (_holding(True), _holding(1)),
+        (_holding(functools.partial(_made, 2.0)), _holding(functools.partial(_made, 3.0))),
+        (
+            _holding(functools.partial(_made, factor=2.0)),
+            _holding(functools.partial(_made, factor=3.0)),
+        ),
+        (_holding(_Scaled().once), _holding(_Scaled().twice)),
+        (_holding(_wrapping(_made(2.0))), _holding(_wrapping(_made(3.0)))),
+        (_holding(torch.sin), _holding(torch.cos)),
+    ],
+    ids=[
+        "number",
+        "name",
+        "keyword default",
+        "global of an inner function",
+        "tensor",
+        "tensor's type",
+        "type",
+        "table",
+        "nested numbers",
+        "kind of number",
+        "bound argument",
+        "bound keyword",
+        "method",
+        "wrapped function",
+        "torch's function",
+    ],
+)
+def test_kernels_that_differ_in_one_thing_have_different_keys(
+    one: Callable[..., Any], other: Callable[..., Any]
+) -> None:
+    assert kernel_key(one) == kernel_key(one)
+    assert kernel_key(one) != kernel_key(other)
+
+
+def _key_beside(formulas: str, folder: Path) -> str:
+    """The key that a copy of the module computes which has these formulas beside it."""
+    copy = folder / "kernel_key.py"
+    shutil.copy(sys.modules[kernel_key.__module__].__file__ or "", copy)
+    (folder / "formulas.py").write_text(formulas)
+    spec = importlib.util.spec_from_file_location("copied", copy)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.kernel_key(_made(2.0)))
+
+
+def test_changed_formulas_or_another_processor_have_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _key_beside("HALF = 0.5", tmp_path)
+    assert _key_beside("HALF = 0.6", tmp_path) != before
+    assert _key_beside("HALF = 0.5", tmp_path) == before
+    if Path("/proc/cpuinfo").exists():
+        monkeypatch.setattr(Path, "read_text", lambda *_, **__: "flags : none of them")
+        assert _key_beside("HALF = 0.5", tmp_path) != before
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -301,9 +413,10 @@ def test_a_changed_kernel_has_another_key(monkeypatch: pytest.MonkeyPatch) -> No
         lambda patch: patch.setattr(torch.version, "git_version", "0" * 40),
         lambda patch: patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NONE"),
         lambda patch: patch.setattr("platform.machine", lambda: "another"),
+        lambda patch: patch.setattr(sys, "platform", "another"),
         lambda patch: patch.setenv("TORCHINDUCTOR_CPP_ENABLE_UNSAFE_MATH_OPT_FLAG", "1"),
     ],
-    ids=["torch", "build", "cpu", "machine", "settings"],
+    ids=["torch", "build", "cpu", "machine", "system", "settings"],
 )
 def test_another_torch_or_machine_has_another_key(
     change: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -317,15 +430,20 @@ def test_another_torch_or_machine_has_another_key(
 
 
 def test_another_compiler_has_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for name in ("one", "two"):
+    def key(name: str, text: str = "#!/bin/sh\n", time: int = 1000) -> str | None:
         program = tmp_path / name
-        program.write_text("#!/bin/sh\n")
+        program.write_text(text)
         program.chmod(0o700)
+        os.utime(program, (time, time))
         monkeypatch.setenv("CXX", str(program))
-        found.append(compiler())
-    assert None not in found
-    assert found[0] != found[1]
+        return compiler()
+
+    before = key("one")
+    assert before is not None
+    assert key("one") == before
+    assert key("two") != before  # another path
+    assert key("one", "#!/bin/sh\n\n") != before  # another size
+    assert key("one", time=1001) != before  # another date
     monkeypatch.setenv("CXX", str(tmp_path / "missing"))
     assert compiler() is None
 
