@@ -157,6 +157,16 @@ def test_the_norms_reach_the_threshold_now_and_then() -> None:
     assert 1 < (norms > THRESHOLD).sum() < DRAWS
 
 
+def test_an_influence_that_shows_in_no_output_yet_is_found() -> None:
+    """Samples further out would reach the threshold; the norm that is compared tells before."""
+    x = ua.Gaussian(noisy().loc, std=0.03)
+    for model, independent in (
+        (lambda x: x[:, :3] / x.norm().clamp_min(1e3), False),
+        (lambda x: x[:, :3] / x.norm(dim=1, keepdim=True).clamp_min(1e3), True),
+    ):
+        assert BatchItems(model, Arguments((x,), {})).are_independent == independent
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_results_are_the_same_up_to_rounding_of_each_item(dtype: torch.dtype) -> None:
     items = torch.tensor([[1.0], [1e-6]], dtype=dtype) * torch.rand(2, 50, dtype=dtype)
