@@ -236,3 +236,30 @@ def test_numbers_for_each_item_are_a_vector_with_a_covariance(name: str) -> None
     off = correlation - torch.eye(24)
     assert float(off.abs().mean()) < 0.25
     assert float(off.abs().max()) < 0.9
+
+
+@pytest.mark.parametrize("keys", [None, [0, 1, 2, 3], [5, 5, 5, 5]], ids=str)
+def test_items_of_a_sketch_are_independent_of_each_other(keys: list[int] | None) -> None:
+    x = ua.Gaussian(torch.zeros(4, 6), var=1.0)
+    y = ua.propagate(nn.Identity(), x, "sketch", probes=1024, keys=keys)
+    torch.testing.assert_close((y[0] - y[1]).cov.var, torch.full((6,), 2.0), rtol=0.25, atol=0)
+
+
+@pytest.mark.parametrize("keys", [None, [0, 1, 2, 3]], ids=str)
+def test_a_sketch_is_right_where_items_influence_each_other(keys: list[int] | None) -> None:
+    x = ua.Gaussian(torch.zeros(4, 6), var=1.0)
+    y = ua.propagate(lambda t: t - t.mean(0), x, "sketch", probes=1024, keys=keys)
+    torch.testing.assert_close(y.cov.var, torch.full((4, 6), 0.75), rtol=0.25, atol=0)
+
+
+def test_a_sketch_keeps_noise_that_items_share() -> None:
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randn(2, 4, 6, generator=generator)
+    x = ua.Gaussian.from_factors(torch.zeros(4, 6), factors)
+    y = ua.propagate(nn.Identity(), x, "sketch", probes=16)
+    torch.testing.assert_close(y.sum(0).cov.var, factors.sum(1).square().sum(0))
+    own = ua.Gaussian(torch.zeros(4, 6), var=1.0)
+    y = ua.propagate(torch.add, (x, own), "sketch", probes=4096)
+    torch.testing.assert_close(
+        y.sum(0).cov.var, 4 + factors.sum(1).square().sum(0), rtol=0.25, atol=0
+    )

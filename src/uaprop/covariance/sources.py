@@ -136,16 +136,28 @@ def signed_by_position(std: Tensor, count: int, noise: RandomNumbers) -> Tensor:
     if count & (count - 1) or std.ndim == 0:
         return signed(std, count, noise)
     where = _tiles(torch.Size((1, *std.shape[1:])) if noise.is_per_item else std.shape, count)
-    generator = noise.generator
-    # in random order and with random signs, which change no covariance: else a Walsh function times
-    # itself some places on would often be another one, and a product of noise not be new
+    if noise.keyed is None:
+        functions = _functions(where, count, noise.generator)
+    else:  # of each item its own: with the same ones, two items would not be independent
+        functions = torch.cat([_functions(where, count, each) for each in noise.keyed], 1)
+    signs = noise.bits(1, std.shape)[0].to(std.device).bool()
+    one = torch.where(signs, std, -std) * count**-0.5
+    return functions.to(std.dtype).to(std.device) * one
+
+
+def _functions(where: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """The Walsh functions of these numbers, ``(count, *where.shape)``.
+
+    They are in random order and with random signs, which change no covariance: else a Walsh function times
+    itself some places on would often be another one, and a product of noise not be new.
+
+    Returns:
+        Signs, on the CPU.
+    """
     numbers = torch.randperm(count, generator=generator, device="cpu").view(-1, 1)
     flipped = torch.randint(0, 2, numbers.shape, generator=generator, device="cpu")
     table = 1 - 2 * (_parity(numbers & torch.arange(count, device="cpu")) ^ flipped)
-    functions = table.to(std.dtype).to(std.device)[:, where.to(std.device)]
-    signs = noise.bits(1, std.shape)[0].to(std.device).bool()
-    one = torch.where(signs, std, -std) * count**-0.5
-    return functions * one
+    return table.to(torch.int8)[:, where]
 
 
 def _tiles(shape: torch.Size, count: int) -> Tensor:

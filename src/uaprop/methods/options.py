@@ -55,13 +55,13 @@ def check_keys(keys: Any, arguments: Arguments) -> None:
 
 
 def check_distinct(keys: Sequence[int] | None) -> None:
-    """Refuse keys that would give the same noise to two items which influence each other.
+    """Refuse keys that would give the same noise to two items that have to do with each other.
 
     Raises:
         ValueError: if a key is given twice.
     """
     if keys is not None and len(set(keys)) < len(keys):
         raise ValueError(
-            "the model's batch elements influence each other, so their noise must be independent; give "
-            "each a key of its own"
+            "the batch elements influence each other, or have noise in common, so that the rest of their "
+            "noise must be independent; give each a key of its own"
         )

@@ -69,9 +69,10 @@ def sketch(
         chunk = default_chunk(items, elements, _FEWEST)
     elif items.batch is not None and chunk < items.batch and not items.are_rowwise:
         raise ValueError(refusal(chunk))
-    if not items.are_rowwise:
+    shared = any(isinstance(x.cov, Factors) for x in arguments.gaussians)  # noise of several items
+    if shared or not items.are_rowwise:
         check_distinct(keys)
-    sources = Sources(probes, seed, items=items.are_rowwise, keys=keys)
+    sources = Sources(probes, seed, items=items.are_rowwise and not shared, keys=keys)
     random = [Gaussian._from_covariance(x.loc, probe(x, sources)) for x in arguments.gaussians]
     encoded = Arguments(*arguments.filled(random))
 
@@ -83,7 +84,7 @@ def sketch(
     whole = answers[0]
     if len(answers) > 1:
         whole = pytree.tree_map(functools.partial(_joined, lengths), *answers, is_leaf=is_gaussian)
-    if items.are_rowwise and keys is None:
+    if items.are_rowwise and not shared:
         whole = mapped(functools.partial(_decorrelated, seed), whole)
     return explained(whole, Provenance("sketch", {"probes": probes, "seed": seed}))
 
