@@ -11,7 +11,7 @@ import uaprop
 
 ROOT = Path(uaprop.__file__).parent
 ORDER = [
-    {"errors"},
+    {"errors", "checksum"},
     {"numerics"},
     {"kinds", "records"},
     {"registry", "covariance"},

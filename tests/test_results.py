@@ -274,6 +274,18 @@ def test_a_copy_of_a_result_is_the_same(name: str, copied: Callable[[Any], Any])
     same(name, copied({"y": [y]})["y"][0], y)
 
 
+@pytest.mark.parametrize("nothing", [lambda y: y[3:3], lambda y: y[:, :0]])
+def test_no_part_of_a_result_is_a_result_all_the_same(
+    name: str, nothing: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    y = nothing(result(name))
+    for empty in (y, pickled(y), saved(y, tmp_path)):
+        assert empty.sample(2).shape == (2, *y.shape)
+        assert empty.covariance().shape == (len(y), y.shape[1], y.shape[1])
+        if name in WITH_ATTRIBUTION and y.shape[1]:
+            assert empty.attribution(0).shape == (0, 6)
+
+
 def test_a_result_read_from_a_file_is_the_same(name: str, tmp_path: Path) -> None:
     y = result(name)
     same(name, saved(y, tmp_path), y)
@@ -337,6 +349,8 @@ def test_a_copy_of_a_parameter_is_a_parameter() -> None:
         lambda data: data.replace(b"finished", b"finishes"),
         lambda data: data.replace(b'"mean"', b'"meal"'),
         lambda data: b"",
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),  # a number that is slightly another
+        lambda data: data.replace(b'"dense.0"', b'"dense.1"'),
     ],
 )
 def test_a_damaged_file_is_refused(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:

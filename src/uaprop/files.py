@@ -1,4 +1,4 @@
-"""Gaussians in safetensors files."""
+"""Gaussians in safetensors files, with their own checksum."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .checksum import checksum
 from .covariance import Covariance, Sources
 from .gaussian import Gaussian
 from .provenance import Provenance
@@ -32,11 +33,13 @@ def write(
     notes["sources"] = [list(part.state()) for part in sources]
     stored, seen = {}, set[int]()
     for name, tensor in tensors.items():
-        values = tensor.detach().as_subclass(Tensor).contiguous()
+        values = tensor.detach().as_subclass(Tensor).cpu().contiguous()
         # the format has no tensors that share memory
         stored[name] = values.clone() if values.data_ptr() in seen else values
         seen.add(stored[name].data_ptr())
-    save_file(stored, str(path), metadata={"format": FORMAT, "notes": json.dumps(notes)})
+    text = json.dumps(notes)
+    metadata = {"format": FORMAT, "notes": text, "checksum": checksum(stored, text)}
+    save_file(stored, str(path), metadata=metadata)
 
 
 def load(path: str | Path) -> Gaussian:
@@ -56,8 +59,10 @@ def load(path: str | Path) -> Gaussian:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-            notes = json.loads(metadata["notes"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if metadata["checksum"] != checksum(tensors, metadata["notes"]):
+            raise ValueError("it is damaged or was edited: its checksum is wrong")
+        notes = json.loads(metadata["notes"])
         sources = tuple(Sources.of_state(*part) for part in notes["sources"])
         parts = unpacked(State(notes, tensors, sources))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:

@@ -6,17 +6,16 @@ without a word.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..checksum import checksum
 from .curves import KNOTS
 
 __all__ = ["flaw", "read", "write"]
@@ -34,7 +33,7 @@ def write(path: str | Path, fields: Mapping[str, Any]) -> None:
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     places, model = json.dumps(fields["places"]), fields["model"]
     metadata = {"format": _FORMAT, "places": places, "model": model}
-    metadata["checksum"] = _checksum(tensors, places, model)
+    metadata["checksum"] = checksum(tensors, places, model)
     save_file(tensors, str(path), metadata=metadata)
 
 
@@ -63,7 +62,7 @@ def read(path: str | Path) -> dict[str, Any]:
         )
     if metadata.keys() != _METADATA:
         raise ValueError(f"{path} is a damaged calibration: its metadata are {sorted(metadata)}")
-    if metadata["checksum"] != _checksum(tensors, metadata["places"], metadata["model"]):
+    if metadata["checksum"] != checksum(tensors, metadata["places"], metadata["model"]):
         raise ValueError(
             f"{path} is a damaged or edited calibration: its checksum is wrong; make it again "
             "with ua.calibrate"
@@ -130,14 +129,3 @@ def _fields(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> dict[str
     laws = {name: tensors[name] for name in _WIDTHS}
     factors = tuple(tensors[name] for name in numbered)
     return {"factors": factors, **laws, "places": tuple(places), "model": metadata["model"]}
-
-
-def _checksum(tensors: Mapping[str, Tensor], *texts: str) -> str:
-    known = hashlib.sha256()
-    for text in texts:
-        known.update(text.encode() + b"\0")
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        known.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
-        known.update(bytes(tensor.reshape(-1).view(torch.uint8).tolist()))
-    return known.hexdigest()
