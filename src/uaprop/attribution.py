@@ -136,5 +136,6 @@ class Attribution:
             return self
         sizes = [(len(response.rows), response.outputs) for response in self.responses]
         used, origin = self.origin.compact(sizes)
-        pairs = zip(self.responses, used, strict=True)
-        return Attribution(tuple(r.compact(lines) for r, lines in pairs if len(lines)), origin)
+        responses = [r.compact(lines) for r, lines in zip(self.responses, used, strict=True)]
+        kept = [response for response in responses if len(response)]
+        return Attribution(tuple(kept or responses[:1]), origin)  # one has the inputs' shape

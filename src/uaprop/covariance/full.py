@@ -135,7 +135,7 @@ class Full(Covariance):
             values, vectors = torch.linalg.eigh(self.matrix())
             self._root = (vectors * values.clamp_min(0).sqrt()).mT
         root = self._root
-        normal = RandomNumbers(noise.generator).normal(count, root[0])
+        normal = RandomNumbers(noise.generator).normal(count, root.diagonal())
         return (normal @ root).view(count, *self._like.shape)
 
     # ------------------------------------------------------------ the kinds
