@@ -88,3 +88,26 @@ def test_a_conversion_inside_of_a_model_is_refused_too() -> None:
     x = ua.Gaussian(torch.ones(2, 3), std=1e-4)
     with pytest.raises(ua.UnsupportedOperation, match="conversion to"):
         ua.propagate(lambda t: t.half().float(), x, "diagonal")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ua.Gaussian.from_factors(torch.zeros(2).half(), torch.full((1, 2), 1e-4)),
+        lambda: ua.Gaussian.from_factors(torch.zeros(2), torch.full((1, 2), 1e-25)),
+        lambda: ua.Gaussian.from_factors(torch.zeros(2), 1e-60 * torch.ones(1, 2).double()),
+        lambda: ua.Gaussian.from_dense(torch.zeros(2), 1e-50 * torch.eye(2).double()),
+    ],
+)
+def test_correlated_noise_that_would_become_zero_is_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match="too small for a mean in"):
+        make()
+
+
+def test_correlated_noise_may_leave_elements_out() -> None:
+    factors = torch.tensor([[0.1, 0.0]])
+    for dtype in (torch.float16, torch.float32):
+        x = ua.Gaussian.from_factors(torch.zeros(2, dtype=dtype), factors)
+        torch.testing.assert_close(x.cov.var.float(), torch.tensor([0.01, 0.0]), rtol=1e-2, atol=0)
+    x = ua.Gaussian.from_dense(torch.zeros(2), torch.diag(torch.tensor([1.0, 0.0])))
+    assert x.cov.var.tolist() == [1.0, 0.0]

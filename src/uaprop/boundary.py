@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,15 @@ from .numerics.moments import HALF
 from .numerics.underflow import has_values, safe, smallest_lost
 from .statistic import Statistic
 
-__all__ = ["as_dense", "as_factors", "as_mean", "as_variance", "check_spread", "private"]
+__all__ = [
+    "as_dense",
+    "as_factors",
+    "as_mean",
+    "as_variance",
+    "check_factors",
+    "check_spread",
+    "private",
+]
 
 
 def as_mean(mean: Tensor | float) -> Tensor:
@@ -84,12 +93,40 @@ def as_variance(value: Any, name: str, loc: Tensor) -> Tensor:
         small = least < math.inf and least < safe(loc.dtype)
         lost = smallest_lost(given, variance, squared=name == "std") if small else None
         if lost is not None:
-            wider = "float32" if loc.dtype in HALF else "float64"
-            raise ValueError(
-                f"{name}={lost:.3g} is too small for a mean in {loc.dtype}: the variance would become zero, "
-                f"or be far off; make the mean {wider}, as in mean.to(torch.{wider})"
-            )
+            raise ValueError(_too_small(f"{name}={lost:.3g}", loc.dtype))
     return private(variance)
+
+
+def _too_small(what: str, dtype: torch.dtype) -> str:
+    wider = "float32" if dtype in HALF else "float64"
+    return (
+        f"{what} is too small for a mean in {dtype}: the variance would become zero, or be far off; make "
+        f"the mean {wider}, as in mean.to(torch.{wider})"
+    )
+
+
+def _exact(value: Any) -> Tensor:
+    """What was given, in float64 on the CPU."""
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu").detach()
+
+
+def _check_kept(exact: Callable[[], Tensor], variance: Tensor, name: str) -> None:
+    """Refuse what has variances that their dtype does not hold.
+
+    Args:
+        exact: gives the variances as they should be, in any dtype; called if some are small.
+        variance: what they became.
+        name: what they are of.
+
+    Raises:
+        ValueError: naming the smallest.
+    """
+    if not has_values(variance) or variance.numel() == 0:
+        return
+    if bool(variance.detach().amin() < safe(variance.dtype)):
+        lost = smallest_lost(exact(), variance)
+        if lost is not None:
+            raise ValueError(_too_small(f"{name} with a variance of {lost:.3g}", variance.dtype))
 
 
 def _wide(loc: Tensor) -> torch.device:
@@ -140,6 +177,15 @@ def as_factors(factors: Any, mean: Tensor) -> Tensor:
     return private(spread)
 
 
+def check_factors(factors: Any, variance: Tensor) -> None:
+    """Refuse factors that are too small for the dtype of the variances that they became.
+
+    Raises:
+        ValueError: naming the smallest variance.
+    """
+    _check_kept(lambda: _exact(factors).square().sum(0), variance, "factors")
+
+
 def as_dense(covariance: Any, mean: Tensor) -> tuple[Tensor, Tensor]:
     """Dense covariances of a mean's batch elements, checked.
 
@@ -184,6 +230,11 @@ def as_dense(covariance: Any, mean: Tensor) -> tuple[Tensor, Tensor]:
         _check_covariances(given.detach())
     dense = (given + given.mT) / 2
     var = dense.diagonal(dim1=-2, dim2=-1).clamp_min(0)
+    _check_kept(
+        lambda: _exact(covariance).diagonal(dim1=-2, dim2=-1).clamp_min(0),
+        var,
+        "a covariance",
+    )
     if not vector:
         dense, var = dense.expand(each), var.expand(each[:2])
     return var.reshape(mean.shape), dense

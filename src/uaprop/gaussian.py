@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .boundary import as_dense, as_factors, as_mean, as_variance, private
+from .boundary import as_dense, as_factors, as_mean, as_variance, check_factors, private
 from .covariance import Covariance, Dense, Diagonal, Factors, Sources
 from .description import described
 from .dispatch import admit_imported, apply
@@ -88,12 +88,14 @@ class Gaussian(Explained, Operators, Stored):
             A Gaussian with covariance ``Σ_k factors[k] factors[k]ᵀ``.
 
         Raises:
-            ValueError: if the shapes do not fit or a factor is not finite.
+            ValueError: if the shapes do not fit, or a factor is not finite or too small for the mean's dtype.
         """
         loc = as_mean(mean)
         spread = as_factors(factors, loc)
         sources = Sources(max(16, 1 << (2 * len(spread) - 1).bit_length()))
-        return cls._from_covariance(loc, Factors.codes(spread, sources))
+        cov = Factors.codes(spread, sources)
+        check_factors(factors, cov.var)
+        return cls._from_covariance(loc, cov)
 
     @classmethod
     def from_dense(cls, mean: Tensor | float, covariance: Tensor) -> Gaussian:
@@ -113,7 +115,7 @@ class Gaussian(Explained, Operators, Stored):
         Raises:
             TypeError: if the mean is in half precision.
             ValueError: if the shapes do not fit, or a matrix is not finite, not symmetric, or not positive
-                semi-definite, to rounding.
+                semi-definite, to rounding; or if a variance is too small for the mean's dtype.
         """
         loc = as_mean(mean)
         var, dense = as_dense(covariance, loc)
