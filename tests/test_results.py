@@ -397,6 +397,15 @@ def test_items_of_a_data_set_are_collated() -> None:
     assert torch.equal(batch["y"], torch.arange(4))
 
 
+def test_tensors_among_the_items_are_collated_as_constants() -> None:
+    """Of a batch that begins with one, torch's own function is called, with out=None."""
+    x = ua.Gaussian(torch.ones(3), 0.1)
+    for items in ([x, torch.zeros(3)], [torch.zeros(3), x]):
+        batch = torch.utils.data.default_collate(items)
+        assert isinstance(batch, ua.Gaussian)
+        close(batch.cov.var.sum(1), batch.loc.sum(1) * 0.1)
+
+
 def test_results_are_collated(name: str) -> None:
     y = result(name)
     same(name, torch.utils.data.default_collate(list(y)), y)

@@ -58,8 +58,10 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
                 operation, args = torch.Tensor.view, (args[0], args[0].shape)
             return apply(operation, args, kwargs, wrap)
     rule, inplace = resolve(operation)
-    if kwargs and kwargs.get("out") is not None:
-        _refuse_out(operation)
+    if kwargs and "out" in kwargs:
+        if kwargs["out"] is not None:
+            _refuse_out(operation)
+        kwargs = {name: value for name, value in kwargs.items() if name != "out"}
     if rule is None:
         _refuse_script(operation)
         unknown = UnsupportedOperation(name_of(operation), module=calling_module())
