@@ -236,6 +236,8 @@ def test_several_inputs_keep_their_attributions() -> None:
     part = y[[2, 1]]
     for which in (0, 1):
         close(part.attribution(0, which), y.attribution(0, which)[[2, 1]])
+    with pytest.raises(ValueError, match="no input 2: the model had 2"):
+        part.attribution(0, 2)
 
 
 def test_batch_elements_that_interact_keep_their_attribution() -> None:

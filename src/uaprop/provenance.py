@@ -196,7 +196,7 @@ class Explained:
             selected from the results of a batch, the shape of the batch element's own input.
 
         Raises:
-            ValueError: if the method does not say, or there is no such output.
+            ValueError: if the method does not say, or there is no such output or input.
         """
         told = self._provenance
         if told is None or not told.shares:
@@ -207,5 +207,8 @@ class Explained:
         outputs = self.numel() if self.ndim < 2 else self.shape[1:].numel()
         if not -outputs <= output < outputs:
             raise ValueError(f"there is no output {output}: a batch element has {outputs}")
+        inputs = len(told.shares)
+        if not -inputs <= input < inputs:
+            raise ValueError(f"there is no input {input}: the model had {inputs} random ones")
         with outside_autocast():
             return told.shares[input].part(output % outputs, self.loc)
