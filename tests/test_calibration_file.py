@@ -207,3 +207,16 @@ def test_a_model_without_finite_outputs_has_no_calibration() -> None:
 
     with pytest.raises(ValueError, match="no calibration can be fitted"):
         ua.calibrate(model, torch.randn(6, 3), std=0.3, samples=8)
+
+
+def test_what_was_read_does_not_change_with_its_file(
+    calibration: ua.Calibration, content: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "calibration.safetensors"
+    path.write_bytes(content)
+    found = ua.Calibration.load(path)
+    path.write_bytes(content[:-100] + bytes(100))
+    for name in ("slopes", "levels", "curves"):
+        assert torch.equal(getattr(found, name), getattr(calibration, name))
+    for factor, wanted in zip(found.factors, calibration.factors, strict=True):
+        assert torch.equal(factor, wanted)

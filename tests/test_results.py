@@ -363,6 +363,16 @@ def test_a_damaged_file_is_refused(damage: Callable[[bytes], bytes], tmp_path: P
         ua.load(file)
 
 
+def test_what_was_read_does_not_change_with_its_file(tmp_path: Path) -> None:
+    y = result("hybrid")
+    found = saved(y, tmp_path)
+    file = tmp_path / "y.safetensors"
+    with file.open("r+b") as opened:
+        opened.seek(-1000, io.SEEK_END)
+        opened.write(bytes(1000))
+    same("hybrid", found, y)
+
+
 def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
     save_file({"mean": torch.zeros(2)}, str(tmp_path / "other"))
     with pytest.raises(ValueError, match="its format is None"):

@@ -59,7 +59,8 @@ def load(path: str | Path) -> Gaussian:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # copies: a tensor in mapped memory changes with the file, and ends the process if that shrinks
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if metadata["checksum"] != checksum(tensors, metadata["notes"]):
             raise ValueError("it is damaged or was edited: its checksum is wrong")
         notes = json.loads(metadata["notes"])

@@ -52,7 +52,8 @@ def read(path: str | Path) -> dict[str, Any]:
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
+            # copies: a tensor in mapped memory changes with the file, and ends the process if that shrinks
+            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
     except (SafetensorError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} is no calibration, or damaged: {error}") from error
     if metadata.get("format") != _FORMAT:
