@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from mpmath import mp, mpf
+from scipy import integrate, stats
 from torch import Tensor
 
 import uaprop as ua
@@ -192,3 +194,22 @@ def test_pooling_gives_values_and_indices_that_refuse_to_be_used() -> None:
         for use in (lambda i: i + 1, lambda i: x[0, 0, 0, i], lambda i: i.flatten()):
             with pytest.raises(ua.UnsupportedOperation, match="index"):
                 use(indices)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.5, 0.1), (0.3, 0.08), (0.8, 0.05)])
+def test_a_logit_has_the_moments_of_a_beta_distribution(mean: float, std: float) -> None:
+    """By quadrature: mean, variance, and the slope of the regression on its argument."""
+    count = mean * (1 - mean) / std**2 - 1
+    beta = stats.beta(mean * count, (1 - mean) * count)
+
+    def expected(function: Callable[[float], float]) -> float:
+        return float(integrate.quad(lambda u: function(beta.ppf(u)), 0, 1, limit=200)[0])
+
+    first = expected(lambda p: math.log(p / (1 - p)))
+    second = expected(lambda p: (math.log(p / (1 - p)) - first) ** 2)
+    slope = expected(lambda p: (math.log(p / (1 - p)) - first) * (p - mean)) / std**2
+    point = torch.tensor([mean], dtype=torch.float64)
+    found = logit.logit(point, torch.tensor([std**2], dtype=torch.float64))
+    assert float(found.mean) == pytest.approx(first, rel=1e-5, abs=1e-7)
+    assert float(found.var) == pytest.approx(second, rel=1e-5)
+    assert float(found.gain) == pytest.approx(slope, rel=1e-5)

@@ -104,3 +104,29 @@ def test_exchanges_sort(count: int) -> None:
         for i, j in zip(lows, highs, strict=True):
             result[i], result[j] = min(result[i], result[j]), max(result[i], result[j])
     assert result == sorted(values)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 2), (1, 4), (3, 6), (4, 5)])
+def test_some_ranks_are_those_of_all(first: int, last: int) -> None:
+    """The upper ranks are counted from above, the lower ones from below."""
+    x = unequal(constant(4, 6))
+    all_of_them = order_statistics(x.loc, x.cov.var, 0, 6)
+    some = order_statistics(x.loc, x.cov.var, first, last)
+    for found, expected in zip(some, all_of_them, strict=True):
+        torch.testing.assert_close(found, expected[:, first:last], rtol=1e-8, atol=1e-10)
+
+
+def test_the_median_of_an_even_number_is_the_lower_of_two() -> None:
+    x = unequal(constant(1, 6))
+    ranked = x.sort(1).values
+    for median in (x.median(1).values, x.median()):
+        torch.testing.assert_close(median.loc.reshape(1), ranked.loc[:, 2])
+        torch.testing.assert_close(median.cov.var.reshape(1), ranked.cov.var[:, 2])
+
+
+def test_neighbours_a_few_standard_deviations_apart_may_change_places() -> None:
+    x = ua.Gaussian(torch.tensor([0.0, 3.0], dtype=DOUBLE), torch.tensor([1.0, 1.0], dtype=DOUBLE))
+    y = x.sort().values
+    samples = x.sample(400_000, generator=torch.Generator().manual_seed(0)).sort(-1).values
+    torch.testing.assert_close(y.loc, samples.mean(0), rtol=0, atol=6e-3)
+    assert y.loc[0] < -0.005
