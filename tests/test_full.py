@@ -432,3 +432,21 @@ def test_the_answer_says_where_it_comes_from() -> None:
     assert y.provenance is not None
     assert y.provenance.method == "full"
     assert "full" in repr(y)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_variances_that_are_written_to_later_do_not_change_a_result(dense: bool) -> None:
+    def input() -> tuple[Tensor, ua.Gaussian]:
+        if dense:
+            spread = torch.eye(3) + 0.5
+            return spread, ua.Gaussian.from_dense(torch.ones(3), spread)
+        spread = torch.full((3,), 0.01)
+        return spread, ua.Gaussian(torch.ones(3), spread)
+
+    weight = torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, -1.0]])
+    expected = run(lambda x: F.linear(x, weight), input()[1])
+    spread, x = input()
+    y = run(lambda x: F.linear(x, weight), x)
+    spread.mul_(9)
+    torch.testing.assert_close(y.std, expected.std)
+    torch.testing.assert_close(y.covariance(), expected.covariance())

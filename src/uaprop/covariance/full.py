@@ -59,7 +59,8 @@ class Full(Covariance):
     def independent(cls, var: Tensor) -> Full:
         """Independent elements with the given variances, independent of everything else."""
         _check_input(var.dtype, var.numel())
-        return cls({Term(var.reshape(-1)): _identity(var)}, var)
+        own = var.reshape(-1).clone()  # read again later, when somebody may have written to it
+        return cls({Term(own): _identity(var)}, var)
 
     @classmethod
     def from_dense(cls, matrix: Tensor, shape: torch.Size | tuple[int, ...]) -> Full:
