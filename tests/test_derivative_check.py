@@ -97,3 +97,15 @@ def test_an_operation_without_a_derivative_is_refused() -> None:
         ua.propagate(
             lambda x: NoBackward.apply(model(x)), ua.Gaussian(torch.ones(2, 6), std=0.1), "linear"
         )
+
+
+@pytest.mark.parametrize("std", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize(
+    "model",
+    [torch.special.bessel_j0, lambda x: torch.cos(x).detach(), lambda x: (x, torch.cos(x.data))],
+)
+def test_an_output_that_autograd_does_not_know_is_no_constant(
+    model: Callable[[Any], Any], std: float
+) -> None:
+    with pytest.raises(ua.UnsupportedOperation, match="autograd"):
+        ua.propagate(model, ua.Gaussian(torch.full((1, 2), 0.1), std=std), "linear")

@@ -100,6 +100,16 @@ def _ratio(
         return None  # values decide what comes out
     changes = [(a - b).double() / 2 for a, b in zip(ahead, behind, strict=True)]
     weights = [_weights(c, v.detach()) for c, v in zip(changes, found, strict=True)]
+    if any(
+        not v.requires_grad and bool((c.abs() > 0).any())
+        for v, c in zip(found, changes, strict=True)
+    ):
+        raise UnsupportedOperation(
+            "torch.autograd.grad",
+            reason="an output changes with the input, and autograd has no derivative of it; the model "
+            "detaches it, leaves torch, or uses an operation that is not differentiable",
+            remedy='Use method="samples", which takes no derivative.',
+        )
     expected = float(sum((w * c).sum() for w, c in zip(weights, changes, strict=True)))
     if not 0 < expected < float("inf"):
         return None
