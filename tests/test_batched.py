@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -83,6 +85,15 @@ def _branching(x: Tensor) -> Tensor:
     return x[:, :3] * 2 if x.norm() > THRESHOLD else x[:, :3]
 
 
+def _branching_in_numpy(x: Tensor) -> Tensor:
+    return x[:, :3] * 2 if np.linalg.norm(x.numpy()) > THRESHOLD else x[:, :3]
+
+
+def _branching_in_python(x: Tensor) -> Tensor:
+    norm = math.hypot(*(value for row in x.tolist() for value in row))
+    return x[:, :3] * 2 if norm > THRESHOLD else x[:, :3]
+
+
 MIXING: dict[str, Model] = {
     "batch statistics": layers(nn.BatchNorm1d(6, track_running_stats=False)),
     "mean over the batch": lambda x: x[:, :3] - x[:, :3].mean(0),
@@ -95,6 +106,8 @@ MIXING: dict[str, Model] = {
     "the last": lambda x: x[:, :3] + x[-1:, :3],
     "order": lambda x: x[:, :3].sort(0).values,
     "a branch": _branching,
+    "a branch in numpy": _branching_in_numpy,
+    "a branch in Python": _branching_in_python,
     "a norm that seldom matters": lambda x: x[:, :3] / x.norm().clamp_min(THRESHOLD),
     "a norm that barely varies and seldom matters": lambda x: (
         x[:, :3] / (1e3 + 1e-2 * x.norm()).clamp_min(1e3 + 1e-2 * THRESHOLD)
@@ -127,7 +140,7 @@ def test_items_that_influence_each_other_have_independent_noise(name: str, metho
     x = noisy()
     small = ua.Gaussian(x.loc[:, :8], std=0.3)
     model = MIXING[name]
-    if name == "a branch" or name.endswith("seldom matters"):
+    if "branch" in name or name.endswith("seldom matters"):
         return  # of these inputs no norm reaches the threshold
     if name == "batch statistics":
         model = nn.BatchNorm1d(8, track_running_stats=False).double()
@@ -175,6 +188,26 @@ def test_results_are_the_same_up_to_rounding_of_each_item(dtype: torch.dtype) ->
     assert not agree({"y": items * torch.tensor([[1.0], [1 + 1e-3]], dtype=dtype)}, {"y": items})
     assert not agree({"y": items}, {"z": items})
     assert not agree({"y": items.where(items < items.max(), torch.nan)}, {"y": items})
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("name", ["torch", "numpy", "a maximum"])
+def test_samples_are_not_joined_if_they_would_seldom_influence_each_other(
+    name: str, batch: int
+) -> None:
+    x = ua.Gaussian(torch.zeros(batch, 64, dtype=torch.float64), std=1.0)
+    threshold = 0.15 if batch == 1 else 0.12  # seldom above it alone, never together
+    model: dict[str, Model] = {
+        "torch": lambda x: torch.where(x.mean() > threshold, x[:, :3] * 5, x[:, :3]),
+        "numpy": lambda x: x[:, :3] * (5 if x.numpy().mean() > threshold else 1),
+        "a maximum": lambda x: x[:, :3] + (x.amax() > 2.8),
+    }
+    y = ua.propagate(model[name], x, "samples", samples=400)
+    draws = Stream([x], 0, items=batch == 1, total=400).take(400)[0]
+    answers = torch.stack([model[name](draw) for draw in draws])
+    assert answers.std(0).min() > 0
+    torch.testing.assert_close(y.mean, answers.mean(0))
+    torch.testing.assert_close(y.var, answers.var(0))
 
 
 def test_randomness_of_the_model_is_sampled_along() -> None:

@@ -115,6 +115,8 @@ class BatchItems:
             return True
         if not self.are_rowwise or any(trace.looks_at_values for trace in self._traces):
             return False
+        if self.batch == 1 and not self._doubled().are_rowwise:
+            return False
         own = _some(self.batch)
         joined = [
             torch.cat([_chosen(own, a, b), _chosen(~own, a, b)])
@@ -128,6 +130,13 @@ class BatchItems:
         with own_draws():
             result = self._run(joined)
         return agree(result, expected)
+
+    def _doubled(self) -> BatchItems:
+        """The same item twice: one alone does not show what it would do to another."""
+        a, b = ([torch.cat([value, value]) for value in values] for values in self._examples)
+        pair = BatchItems(self._model, self._arguments, (a, b))
+        pair.batch = 2
+        return pair
 
     @lazy
     def _examples(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -46,12 +47,33 @@ class BatchTrace(TorchDispatchMode):
         self.sums: list[list[Tensor]] = []
         self.looks_at_values = False
         self._weights = weights
+        self._pausing = False
+        self._exits = _Exits(self)
+
+    def __enter__(self) -> BatchTrace:
+        super().__enter__()
+        self._exits.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._exits.__exit__(*error)
+        super().__exit__(*error)
+
+    def leaves_torch(self, tensor: Tensor) -> None:
+        """Note that a tensor goes where nothing is seen: it counts as one that has no batch."""
+        self.looks_at_values = True
+        if tensor.layout is torch.strided:
+            self._pausing = True
+            self.sums.append([self._sum(tensor.detach().reshape(1, -1))])
+            self._pausing = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """The operator's own result."""
         result = func(*args, **(kwargs or {}))
+        if self._pausing:
+            return result
         if func.overloadpacket in self._READS:
             self.looks_at_values = True
         returns = func._schema.returns
@@ -87,6 +109,37 @@ class BatchTrace(TorchDispatchMode):
         if not math.isfinite(float(found.sum())):  # minus infinity in a mask, say
             return self._sum(rows.nan_to_num(nan=3.0, posinf=2.0, neginf=-2.0).clamp(-1e15, 1e15))
         return found
+
+
+class _Exits(TorchFunctionMode):
+    """Sees tensors become numpy's or Python's numbers, which is no operator of torch.
+
+    Args:
+        trace: what to tell.
+    """
+
+    _EXITS = frozenset(
+        {
+            Tensor.numpy,
+            Tensor.tolist,
+            Tensor.__array__,
+            Tensor.__dlpack__,
+            Tensor.data_ptr,
+            Tensor.untyped_storage,
+        }
+    )
+
+    def __init__(self, trace: BatchTrace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """The function's own result."""
+        if func in self._EXITS:
+            self._trace.leaves_torch(args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def is_mixture(own: Tensor, first: BatchTrace, second: BatchTrace, mixed: BatchTrace) -> bool:
