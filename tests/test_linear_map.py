@@ -95,3 +95,33 @@ def test_some_outputs_of_a_linear_map_are_exact() -> None:
     y = ua.propagate(layer, x, outputs=list(range(5, 75)))
     expected = 0.5 * layer.weight.square().sum(1)[5:75].expand(2, -1)
     torch.testing.assert_close(y.var + 0, expected.detach(), rtol=1e-9, atol=0)
+
+
+def _beside_large_ones(x: Any) -> Any:
+    return torch.cat([1e4 * x, x**2], 1)
+
+
+def _of_other_noise(x: Any) -> Any:
+    return torch.cat([x[:, :40], x[:, 40:] ** 2], 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_small_output_that_bends_is_noticed_beside_large_ones(dtype: torch.dtype) -> None:
+    zeros = torch.zeros(1, 80, dtype=dtype)
+    y = ua.propagate(_beside_large_ones, ua.Gaussian(zeros, std=0.1))
+    assert float(y.std[0, 80:].mean()) == pytest.approx(0.01 * 2**0.5, rel=0.3)
+    std = torch.where(torch.arange(80) < 40, 1e4, 1.0).to(dtype)
+    y = ua.propagate(_of_other_noise, ua.Gaussian(zeros, std=std))
+    assert float(y.std[0, 40:].mean()) == pytest.approx(2**0.5, rel=0.3)
+    means = torch.tensor([[0.0], [1e4]], dtype=dtype).expand(2, 80)
+    y = ua.propagate(torch.square, ua.Gaussian(means, std=0.1))
+    assert float(y.std[0].mean()) == pytest.approx(0.01 * 2**0.5, rel=0.3)
+
+
+@pytest.mark.parametrize("std", [1e-5, 1e-3, 0.1, 10.0])
+def test_rounding_is_not_taken_for_a_bend(std: float) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3 if i == 0 else 16, 16, 3, padding=1) for i in range(6)]
+    x = ua.Gaussian(torch.randn(2, 3, 8, 8), std=std)
+    for model in (nn.Sequential(*layers), lambda x: torch.fft.ifft(torch.fft.fft(x)).real):
+        assert ua.propagate(model, x).provenance.method == "linear"

@@ -20,12 +20,15 @@ from ..covariance import Finished, Sources
 from ..gaussian import Gaussian
 from ..numerics.chance import RandomNumbers
 from ..provenance import Provenance
-from .arguments import Arguments
+from ..records import opened
+from .arguments import Arguments, is_gaussian
 from .jacobian import both_ways
 from .linear import linear
 from .sketch import probe
 
 __all__ = ["exact_if_linear"]
+
+Corners = tuple[Tensor, Tensor, Tensor, Tensor]
 
 _ROWS = 1024  # outputs of each batch element, up to which there is a backward pass for each
 _JACOBIAN_ELEMENTS = 2**26  # of a Jacobian that is formed
@@ -49,16 +52,19 @@ def exact_if_linear(
     Returns:
         The Gaussians; None if the model is not linear, or has too many outputs that depend on too much.
     """
-    if not _is_linear(model, arguments):
+    corners = _corners(model, arguments)
+    if not all(_is_plane(*values) for values in corners):
         return None
     elements = sum(x.numel() for x in arguments.gaussians)
     if outputs <= _ROWS and outputs * elements <= _JACOBIAN_ELEMENTS:
-        return linear(model, *arguments.filled(arguments.gaussians))
-    return _probed(model, arguments)
+        exact = linear(model, *arguments.filled(arguments.gaussians))
+    else:
+        exact = _probed(model, arguments)
+    return exact if exact is not None and _is_flat(exact, corners) else None
 
 
-def _is_linear(model: Callable[..., Any], arguments: Arguments) -> bool:
-    """Whether ``f(x + ε + δ) - f(x + ε) - f(x + δ) + f(x)`` is zero but for rounding, for noise ε and δ."""
+def _corners(model: Callable[..., Any], arguments: Arguments) -> list[Corners]:
+    """``f(x)``, ``f(x + ε)``, ``f(x + δ)`` and ``f(x + ε + δ)`` of every output, for noise ε and δ."""
     gaussians = arguments.gaussians
     with torch.no_grad(), torch.random.fork_rng():
         noise = [
@@ -73,14 +79,11 @@ def _is_linear(model: Callable[..., Any], arguments: Arguments) -> bool:
             ]
             return _floating(arguments.run(model, values))
 
-        try:
-            corners = at(0, 0), at(1, 0), at(0, 1), at(1, 1)
-        except RuntimeError:
-            return False  # an error of the model's own comes up where it is run in earnest
-        return all(_is_plane(*values) for values in zip(*corners, strict=True))
+        return list(zip(at(0, 0), at(1, 0), at(0, 1), at(1, 1), strict=True))
 
 
 def _is_plane(f: Tensor, right: Tensor, up: Tensor, both: Tensor) -> bool:
+    """Whether ``f(x + ε + δ) - f(x + ε) - f(x + δ) + f(x)`` is next to nothing for the largest output."""
     if not f.shape == right.shape == up.shape == both.shape:
         return False
     if f.numel() == 0:
@@ -92,9 +95,38 @@ def _is_plane(f: Tensor, right: Tensor, up: Tensor, both: Tensor) -> bool:
     return bool((bent <= 1e-4 * moved + rounding).all())
 
 
+def _is_flat(exact: Any, corners: Sequence[Corners]) -> bool:
+    """Whether that is next to nothing for each output, in units of its own standard deviation.
+
+    A small output that bends goes unnoticed beside a large one. Rounding is that of the output, and a little
+    of the largest one of the item, which may be part of the sums before.
+
+    Returns:
+        True if it is.
+    """
+    leaves = pytree.tree_leaves(opened(exact), is_leaf=is_gaussian)
+    found = [leaf for leaf in leaves if is_gaussian(leaf) or _is_floating(leaf)]
+    for value, corner in zip(found, corners, strict=True):
+        if value.numel() == 0:
+            continue
+        f, right, up, both = corner
+        size = torch.stack([t.abs() for t in corner]).amax(0)
+        largest = size.flatten(1).amax(1) if f.ndim > 1 else size.amax()
+        largest = largest.view(-1, *[1] * (f.ndim - 1)) if f.ndim > 1 else largest
+        std = value.cov.var.detach().sqrt() if is_gaussian(value) else 0.0
+        rounding = torch.finfo(f.dtype).eps * (32 * size + 8 * largest)
+        if not bool(((both - right - up + f).abs() <= 1e-3 * std + rounding).all()):
+            return False
+    return True
+
+
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
 def _floating(result: Any) -> list[Tensor]:
     leaves = pytree.tree_leaves(result)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [leaf for leaf in leaves if _is_floating(leaf)]
 
 
 @torch.inference_mode(False)
