@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import uaprop as ua
 
@@ -44,6 +45,15 @@ class Meter:
     seen: list[Any] = field(default_factory=list)
 
 
+class Counter:
+    """Another one, that is no dataclass."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.total = torch.zeros(2)
+        self.array = np.zeros(2)
+
+
 class Busy(nn.Module):
     """A model that assigns, appends, counts and writes to whatever it has."""
 
@@ -62,6 +72,8 @@ class Busy(nn.Module):
         self.named: dict[str, Any] = {"known": [1]}
         self.kinds: set[str] = set()
         self.meter = Meter()
+        self.counter = Counter()
+        self.array = np.zeros(2)
         self.space = types.SimpleNamespace(n=0)
         self.removed = "here"
 
@@ -80,6 +92,11 @@ class Busy(nn.Module):
         self.kinds.add(str(self.calls))
         self.meter.calls += 1
         self.meter.seen.append(h)
+        self.counter.calls += 1
+        self.counter.total += 1
+        self.counter.array += 1
+        self.counter.last = h  # type: ignore[attr-defined]
+        self.array += 1
         self.space.n += 1
         if hasattr(self, "removed"):
             del self.removed
@@ -117,7 +134,9 @@ def _frozen(value: Any) -> Any:
         return id(value), [_frozen(inner) for inner in value]
     if isinstance(value, set):
         return id(value), sorted(map(str, value))
-    if isinstance(value, Meter | types.SimpleNamespace):
+    if isinstance(value, np.ndarray):
+        return id(value), value.tolist()
+    if isinstance(value, Meter | Counter | types.SimpleNamespace):
         return id(value), _frozen(vars(value))
     return value
 
@@ -194,6 +213,13 @@ class Wrapper:
         return self.net(x) * 2
 
 
+class Holder:
+    """An object that only holds a model."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+
+
 def _through(x: Any, nets: list[nn.Module]) -> Any:
     return nets[0](x)
 
@@ -215,6 +241,11 @@ CALLABLES: dict[str, Callable[[nn.Module], Callable[..., Any]]] = {
     "a default value": lambda net: lambda x, inner=net: inner(x),
     "a decorated function": lambda net: functools.wraps(_by_global)(lambda x: net(x)),
     "a list in a closure": lambda net: (lambda nets: lambda x: nets[0](x))([net]),
+    "nested collections": lambda net: (lambda nets: lambda x: nets["a"][0][0](x))({"a": [(net,)]}),
+    "an object in a closure": lambda net: (lambda held: lambda x: held.net(x))(Holder(net)),
+    "buffers in a dict": lambda net: (
+        lambda buffers: lambda x: functional_call(net, buffers, (x,))
+    )(dict(net.named_buffers())),
 }
 
 
@@ -225,6 +256,52 @@ def test_modules_behind_other_callables_are_found(name: str) -> None:
         ignoring(RUNS[method], CALLABLES[name](net), noisy())
         assert net[1].num_batches_tracked == 0
         assert not net[1].running_mean.any()
+
+
+class Functional:
+    """A model that is no module, with tensors of its own; it keeps a list of how it was called."""
+
+    def __init__(self) -> None:
+        self.mean, self.var, self.ema = torch.zeros(4), torch.ones(4), torch.zeros(4)
+        self.state = {"ema": torch.zeros(4)}
+        self.sizes: list[int] = []
+
+    def __call__(self, x: Any) -> Any:
+        self.sizes.append(len(x))
+        self.ema = 0.9 * self.ema + x.mean(0)
+        self.state["ema"] = 0.9 * self.state["ema"] + x.mean(0)
+        self.state["last"] = self.last = x
+        return F.batch_norm(x, self.mean, self.var, training=True)
+
+
+def _functional() -> tuple[Callable[..., Any], Callable[[], list[Tensor]]]:
+    """A function with buffers in its closure, and a look at them."""
+    mean, var, ema = torch.zeros(4), torch.ones(4), torch.zeros(4)
+    counts = np.zeros(3)
+
+    def model(x: Any) -> Any:
+        nonlocal ema
+        ema = 0.9 * ema + x.mean(0)
+        counts[0] += 1
+        return F.batch_norm(x, mean, var, training=True)
+
+    return model, lambda: [mean, var, ema, torch.from_numpy(counts)]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_tensors_of_functions_and_objects_are_the_same_afterwards(name: str) -> None:
+    model = Functional()
+    kept = [model.mean, model.var, model.ema, model.state["ema"]]
+    ignoring(RUNS[name], model, noisy())
+    now = [model.mean, model.var, model.ema, model.state["ema"]]
+    assert all(a is b for a, b in zip(kept, now, strict=True))
+    assert [float(t.sum()) for t in now] == [0, 4, 0, 0]
+    assert "last" not in model.state
+    assert not hasattr(model, "last")
+    assert model.sizes  # which is the caller's note
+    function, look = _functional()
+    ignoring(RUNS[name], function, noisy())
+    assert [float(t.sum()) for t in look()] == [0, 4, 0, 0]
 
 
 def test_modules_among_the_globals_of_a_function_are_found() -> None:

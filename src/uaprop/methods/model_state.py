@@ -5,10 +5,11 @@ caches and counters that ``forward`` assigns. :func:`preserved` takes note of al
 model and puts it back, also when an exception passes through.
 
 Protected: what modules hold (attributes, buffers, parameters by identity, hooks, modes; lists, dicts, sets,
-deques, dataclasses, namespaces, generators and plain tensors in attributes), the ``grad`` and
-``requires_grad`` of parameters, and what :mod:`~uaprop.methods.process_state` lists. Not protected: the
-values of parameters that ``forward`` writes to in place, except those of an embedding with ``max_norm``. To
-copy all parameters would take longer than to run the model; a warning says so.
+deques, dataclasses and other objects, generators, arrays and plain tensors in attributes), the tensors that
+a function refers to or a callable object has, the ``grad`` and ``requires_grad`` of parameters, and what
+:mod:`~uaprop.methods.process_state` lists. Not protected: what a function counts or appends to; the values of
+parameters that ``forward`` writes to in place, except those of an embedding with ``max_norm``. To copy all
+parameters would take longer than to run the model; a warning says so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import is_dataclass
-from types import SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,15 +31,17 @@ from torch.nn.parameter import is_lazy
 from ..numerics.moments import is_transformed
 from .concurrent_runs import RUNS, Key
 from .process_state import ProcessState, thread_settings
-from .reachable import is_generator, roots_of, stateful
+from .reachable import is_array, is_generator, is_object, roots_of, stateful
 from .state_records import (
     Attributes,
+    Cell,
     Contents,
     Generator,
     Items,
     ParameterFlags,
     Record,
     ScriptAttributes,
+    TensorEntries,
     generator_state,
     is_max_norm,
 )
@@ -71,14 +74,15 @@ class ModelState:
         self.records: dict[Key, Record] = {}
         self._values = values
         self._seen: dict[int, Any] = {}  # held, so that a number belongs to one object
+        self._inside = False  # of an object that is no module
         self.own_code = not (isinstance(model, nn.Module) and all(map(_is_plain, model.modules())))
         if isinstance(model, ExportedProgram):
             self._visit({**model.state_dict, **model.constants})
         elif not self.own_code:
             for module in model.modules():
                 self._statistics(module)
-        for found in stateful(model) if self.own_code else ():
-            self._visit(found)
+        if self.own_code:
+            self._referenced(model)
 
     @property
     def generators(self) -> list[Generator]:
@@ -133,9 +137,24 @@ class ModelState:
             state = generator_state(value)
             if self._values and state is not None:
                 self._note(value, Generator(value, state))
+        elif is_array(value):
+            self._array(value)
+        elif is_object(value) and not self._inside:
+            self._inside = True  # objects of objects may be a whole program
+            self._object(value, vars(value))
+            self._inside = False
         elif callable(value):
-            for other in stateful(value):
-                self._visit(other)
+            self._referenced(value)
+
+    def _referenced(self, function: Any) -> None:
+        """What a callable refers to."""
+        for found in stateful(function):
+            if isinstance(found, dict):
+                self._note(found, TensorEntries(found))
+            elif isinstance(found, CellType):
+                self._note(found, Cell(found))
+            else:
+                self._visit(found)
 
     def _visit_all(self, values: Any) -> None:
         if len(values) <= _MOST_ITEMS:
@@ -170,6 +189,11 @@ class ModelState:
             weight: Any = module.weight
             self._note(weight, Contents(weight))
         self._object(module, vars(module))
+
+    def _array(self, array: Any) -> None:
+        if self._values and array.flags.writeable:
+            with contextlib.suppress(TypeError, ValueError):  # of a type that torch does not have
+                self._note(array, Contents(torch.from_numpy(array)))
 
     def _tensor(self, tensor: Tensor) -> None:
         if is_lazy(tensor):

@@ -1,4 +1,4 @@
-"""The modules that a callable runs: its own, and those that a function refers to.
+"""The modules that a callable runs, and the tensors it has: its own, and those that a function refers to.
 
 ``ua.propagate(lambda x: net(x).softmax(1), x)`` runs ``net``, which is in a closure or among the globals of
 the function. Followed are closures, the globals and module attributes that a function's code names, default
@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import functools
 import random
+import sys
 from collections.abc import Iterator
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["is_generator", "modules_of", "roots_of", "stateful"]
+__all__ = ["is_array", "is_generator", "is_object", "modules_of", "roots_of", "stateful"]
 
 _REFERRING = (FunctionType, MethodType, functools.partial)
 _FOLLOWED = (nn.Module, MethodType, functools.partial)
 _NO_OBJECTS = (type, nn.Module, *_REFERRING)
 _LIBRARIES = ("torch", "numpy")
+_OWN = __name__.partition(".")[0]
 _MOST = 1000  # functions that are followed; a model has a handful
+_DEPTH = 3  # collections in collections that are looked into
 
 
 def roots_of(model: Any) -> list[nn.Module]:
@@ -38,24 +41,41 @@ def roots_of(model: Any) -> list[nn.Module]:
 
 
 def stateful(model: Any) -> list[Any]:
-    """The modules and random generators that a callable refers to, each once; of a module itself."""
+    """What a callable refers to that has a state, each once; of a module itself.
+
+    Modules, random generators, tensors and arrays, dicts and the variables of a closure that have them.
+
+    Args:
+        model: any callable.
+
+    Returns:
+        In the order in which they are found.
+    """
     if isinstance(model, nn.Module):
         return [model]
     found: list[Any] = []
     seen: dict[int, Any] = {}
+    followed = 0
     waiting: list[Any] = [model]
-    while waiting and len(seen) < _MOST:
+    while waiting and followed < _MOST:
         value = waiting.pop(0)
         if id(value) in seen:
             continue
         seen[id(value)] = value
-        if isinstance(value, nn.Module) or is_generator(value):
+        if _has_state(value):
             found.append(value)
-        elif isinstance(value, _REFERRING):
+            continue
+        followed += 1
+        if isinstance(value, _REFERRING):
             waiting += _referenced(value)
-        elif _is_object(value):
-            waiting += [v for v in _own_values(value) if _is_followed(v)]
-            waiting += _referenced(vars(type(value)).get("__call__"))
+        elif is_object(value):
+            found.append(vars(value))
+            own = [v for v in _own_values(value) if _is_followed(v)]
+            if callable(value):
+                waiting += own
+                waiting += _referenced(vars(type(value)).get("__call__"))
+            else:
+                waiting += [v for v in own if _has_state(v)]
     return found
 
 
@@ -79,12 +99,12 @@ def _referenced(function: Any) -> list[Any]:
     elif isinstance(function, FunctionType) and not _is_library(function):
         for cell in function.__closure__ or ():
             try:
-                found.append(cell.cell_contents)
+                found += [cell, cell.cell_contents]
             except ValueError:  # not assigned yet
                 continue
         found += function.__defaults__ or ()
         found += (function.__kwdefaults__ or {}).values()
-        if _package(function) != __name__.partition(".")[0]:  # ours name no model
+        if _package(function) != _OWN:  # ours name no model
             found += _named(function)
         if hasattr(function, "__wrapped__"):
             found.append(function.__wrapped__)
@@ -112,13 +132,12 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _elements(value: Any) -> list[Any]:
-    """A value, and the elements of a small collection of modules."""
-    if isinstance(value, list | tuple) and len(value) <= _MOST:
-        return [*value]
-    if isinstance(value, dict) and len(value) <= _MOST:
-        return [*value.values()]
-    return [value]
+def _elements(value: Any, depth: int = _DEPTH) -> list[Any]:
+    """A value, and the elements of a small collection, or of those in it."""
+    if not isinstance(value, list | tuple | dict) or len(value) > _MOST or depth == 0:
+        return [value]
+    values = list(value.values()) if isinstance(value, dict) else list(value)
+    return [value, *(element for each in values for element in _elements(each, depth - 1))]
 
 
 def _is_followed(value: Any) -> bool:
@@ -126,7 +145,20 @@ def _is_followed(value: Any) -> bool:
         return True
     if isinstance(value, FunctionType):
         return not _is_library(value)
-    return is_generator(value) or _is_object(value)
+    return _has_state(value) or is_object(value)
+
+
+def _has_state(value: Any) -> bool:
+    """Whether a value is what :func:`stateful` looks for."""
+    if isinstance(value, nn.Module | Tensor | dict | CellType):
+        return True
+    return is_generator(value) or is_array(value)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is numpy's array."""
+    kind = type(value)
+    return kind.__name__ == "ndarray" and kind.__module__ == "numpy"
 
 
 def is_generator(value: Any) -> bool:
@@ -136,14 +168,15 @@ def is_generator(value: Any) -> bool:
     return type(value).__module__.startswith("numpy.random")
 
 
-def _is_object(value: Any) -> bool:
-    """Whether a value is a callable object with attributes: a model that is no module."""
-    kind = type(value)
+def is_object(value: Any) -> bool:
+    """Whether a value is an object with attributes, of a class that is neither torch's nor Python's."""
+    if isinstance(value, (*_NO_OBJECTS, ModuleType)):
+        return False
+    package = type(value).__module__.partition(".")[0]
     return (
-        callable(value)
-        and not isinstance(value, _NO_OBJECTS)
-        and not _is_of_library(kind.__module__)
-        and kind.__module__ not in ("builtins", "functools")
+        package not in _LIBRARIES
+        and package not in sys.stdlib_module_names
+        and (package != _OWN or callable(value))
         and hasattr(value, "__dict__")
     )
 

@@ -6,19 +6,24 @@ import random
 from collections import deque
 from collections.abc import Sized
 from operator import is_
+from types import CellType
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from ..kinds import Random
+
 __all__ = [
     "Attributes",
+    "Cell",
     "Contents",
     "Generator",
     "Items",
     "ParameterFlags",
     "Record",
     "ScriptAttributes",
+    "TensorEntries",
     "generator_state",
 ]
 
@@ -97,6 +102,48 @@ class Items:
         elif not _identical(items, saved):
             items.clear()
             items.extend(saved)  # type: ignore[union-attr]
+
+
+class TensorEntries:
+    """The tensors of a dict that a function or an object has, which may be the user's notes as well.
+
+    What is no tensor stays as it is: counts and lists of a caller who wants to see how the model is run.
+    """
+
+    __slots__ = ("_entries", "_saved")
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self._entries = entries
+        self._saved = {key: value for key, value in list(entries.items()) if _is_value(value)}
+
+    def restore(self) -> None:
+        """Put back what was assigned or deleted, and take out what was added."""
+        entries, saved = self._entries, self._saved
+        added = [key for key, value in entries.items() if key not in saved and _is_value(value)]
+        for key in added:
+            del entries[key]
+        for key, value in saved.items():
+            if entries.get(key) is not value:
+                entries[key] = value
+
+
+class Cell:
+    """The tensor that a variable of a closure is."""
+
+    __slots__ = ("_cell", "_saved")
+
+    def __init__(self, cell: CellType) -> None:
+        self._cell = cell
+        self._saved = cell.cell_contents
+
+    def restore(self) -> None:
+        """Put it back, if it was assigned."""
+        if _is_value(self._saved):
+            self._cell.cell_contents = self._saved
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, Tensor | Random)
 
 
 def _identical(a: Sized, b: Sized) -> bool:
