@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -161,3 +162,29 @@ def test_checks_do_not_depend_on_the_settings_of_torch(setting: str) -> None:
         rows = ua.compare(model, x, samples=100, repeats=1).rows
         assert not [row.failure for row in rows if row.failure]
         assert ua.coverage(model, x).supported
+
+
+RUNS_WITH_VALUES: dict[str, Callable[..., Any]] = {
+    **{
+        name: functools.partial(ua.propagate, method=name)
+        for name in ("auto", "samples", "hybrid", "adjoint", "linear")
+    },
+    "compare": ua.compare,
+    "calibrate": ua.calibrate,
+}
+
+
+@pytest.mark.parametrize("name", RUNS_WITH_VALUES)
+def test_inputs_on_the_meta_device_have_no_values(name: str) -> None:
+    with default_device("meta"):
+        x = ua.Gaussian(torch.zeros(2, 3), std=0.1)
+        with pytest.raises(ValueError, match="meta device"):
+            RUNS_WITH_VALUES[name](nn.Linear(3, 2), x)
+
+
+@pytest.mark.parametrize("method", ["diagonal", "sketch", "full"])
+def test_shapes_can_be_found_on_the_meta_device(method: str) -> None:
+    with default_device("meta"):
+        y = ua.propagate(nn.Linear(3, 2), ua.Gaussian(torch.zeros(2, 3), std=0.1), method)
+    assert y.shape == (2, 2)
+    assert y.loc.is_meta

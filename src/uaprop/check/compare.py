@@ -75,6 +75,7 @@ def compare(
                 "dict with the others"
             )
     arguments = Arguments.of(x, keywords)
+    arguments.check_values("compare")
     if x is None or isinstance(x, Mapping):  # in one dict no name is taken for an option
         x, keywords = {**(x or {}), **keywords}, {}
     if not arguments.gaussians:

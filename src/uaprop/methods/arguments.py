@@ -117,6 +117,21 @@ class Arguments:
         lengths = {tensor.shape[0] if tensor.ndim > 1 else None for tensor in tensors}
         return lengths.pop() if len(lengths) == 1 else None
 
+    def check_values(self, by: str) -> None:
+        """Refuse random arguments on the meta device.
+
+        Args:
+            by: what needs their values, as a message names it.
+
+        Raises:
+            ValueError: if there is one.
+        """
+        if any(x.loc.is_meta for x in self.gaussians):
+            raise ValueError(
+                f"{by} needs the values of its input, and tensors on the meta device have none; make the "
+                'mean on a device that has, as in torch.zeros(2, 3, device="cpu")'
+            )
+
     @property
     def has_tensors(self) -> bool:
         """Whether there are plain tensors among the arguments."""

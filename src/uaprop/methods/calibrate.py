@@ -138,6 +138,7 @@ def calibrate(
     elif var is not None or std is not None:
         raise TypeError("var and std are the noise of a plain tensor; these inputs have their own")
     arguments = Arguments.of(inputs)
+    arguments.check_values("calibrate")
     if not arguments.gaussians:
         raise TypeError("calibrate needs noisy inputs: give var or std, or ua.Gaussians")
     if any(x.numel() == 0 for x in arguments.gaussians):

@@ -63,6 +63,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 METHODS = _Methods()
+_WITHOUT_VALUES = ("diagonal", "calibrated", "sketch", "full")  # rules alone; shapes are enough
 
 
 def propagate(
@@ -218,6 +219,8 @@ def carried(
 ) -> Any:
     """What :func:`propagate` answers, from arguments and options that were checked."""
     refuse_transforms(method)
+    if method not in _WITHOUT_VALUES:
+        arguments.check_values(f"method {method!r}")
     keep_freed()
     if method != "samples":  # which needs no rules
         admit(model)
