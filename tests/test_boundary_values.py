@@ -95,3 +95,10 @@ def test_a_negative_epsilon_is_refused() -> None:
     x = ua.Gaussian(torch.randn(2, 6), 0.1)
     with pytest.raises(ua.UnsupportedOperation, match=r"eps=-0\.5 is negative"):
         F.layer_norm(x, (6,), eps=-0.5)
+
+
+@pytest.mark.parametrize("method", ["linear", "adjoint", "hybrid", "auto", "samples"])
+def test_a_result_has_the_dtype_of_the_models_output(method: str) -> None:
+    x = ua.Gaussian(torch.rand(2, 5, dtype=DOUBLE), 1e-4)
+    y = ua.propagate(lambda t: torch.sin(t).float(), x, method)
+    assert y.dtype == y.var.dtype == y.covariance().dtype == torch.float32

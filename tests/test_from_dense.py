@@ -92,10 +92,12 @@ def test_operations_outside_of_a_method_say_what_to_do() -> None:
         (torch.eye(3), r"covariance of shape \(2, 4, 4\), or \(4, 4\)"),
         (torch.eye(8), "not \\(8, 8\\)"),
         (torch.eye(4).expand(3, 4, 4), "not \\(3, 4, 4\\)"),
-        (-torch.eye(4), "not positive semi-definite"),
+        (-torch.eye(4), "negative variance"),
+        (torch.diag(torch.tensor([1e8, 1.0, 1.0, -1.0])), "negative variance, -1"),
+        (torch.eye(4) - torch.full((4, 4), 0.9).fill_diagonal_(0), "not positive semi-definite"),
         (torch.ones(4, 4).triu(), "not symmetric"),
         (torch.full((4, 4), torch.nan), "infinite or NaN"),
-        (torch.stack([torch.eye(4), -1e-2 * torch.eye(4)]), "least eigenvalue is -0.01"),
+        (torch.stack([torch.eye(4), -1e-2 * torch.eye(4)]), "negative variance, -0.01"),
     ],
 )
 def test_what_is_no_covariance_is_refused(covariance: Tensor, words: str) -> None:

@@ -250,6 +250,9 @@ def _check_covariances(matrices: Tensor) -> None:
     tolerance = 100 * torch.finfo(matrices.dtype).eps * largest * matrices.shape[-1] ** 0.5
     if bool(((matrices - matrices.mT).abs().amax((-2, -1)) > tolerance).any()):
         raise ValueError("the covariance is not symmetric")
+    smallest = matrices.diagonal(dim1=-2, dim2=-1).amin()
+    if bool(smallest < 0):  # however small beside the others
+        raise ValueError(f"the covariance has a negative variance, {float(smallest):.4g}")
     least = torch.linalg.eigvalsh(matrices)[..., 0]
     if bool((least < -tolerance).any()):
         raise ValueError(

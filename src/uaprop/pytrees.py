@@ -112,9 +112,13 @@ def _flatten_with_keys(x: Gaussian) -> tuple[list[Any], _Context]:
     return [(pytree.GetAttrKey(n), part) for n, part in zip(names, parts, strict=False)], context
 
 
+def _whole(value: Any) -> Any:
+    return value.gaussian if isinstance(value, TensorForm) else value
+
+
 def _unflatten(parts: Any, context: _Context) -> Any:
     if context.kind == "form":  # whatever a function made of it; it had no values to read
-        return parts[0].gaussian if isinstance(parts[0], TensorForm) else parts[0]
+        return pytree.tree_map(_whole, parts[0])  # several, as the five crops of an image
     if not any(isinstance(part, Tensor) for part in parts):
         return _Parts(list(parts))
     loc, *rest = parts

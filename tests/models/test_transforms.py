@@ -84,6 +84,12 @@ def exact(transform: Any, x: ua.Gaussian) -> tuple[Tensor, Tensor]:
     return transform(x.loc.clone()).double(), (columns.square() * var).sum(0)
 
 
+def test_several_crops_of_an_image_are_gaussians() -> None:
+    crops = v2().FiveCrop(8)(image())
+    assert [crop.shape for crop in crops] == [(3, 8, 8)] * 5
+    torch.testing.assert_close(crops[0].var, image().var[..., :8, :8])
+
+
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_linear_transform_is_exact(name: str) -> None:
     transform = LINEAR[name]()

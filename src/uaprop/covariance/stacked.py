@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ..numerics.turns import one_at_a_time
+from ..numerics.turns import warning_filters
 
 __all__ = ["across", "expanded"]
 
@@ -31,7 +31,7 @@ def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
         RecursionError: as the function does; one by one it would come up again, at every level.
     """
     try:
-        with one_at_a_time, warnings.catch_warnings():
+        with warning_filters, warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # vmap warns where it would be slow
             return torch.vmap(function, randomness="different")(*stacks)
     except RecursionError:

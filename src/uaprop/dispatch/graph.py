@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..kinds import Random, plain
-from ..numerics.turns import one_at_a_time
+from ..numerics.turns import one_at_a_time, warning_filters
 from .place import standing_in
 
 __all__ = ["CapturedModel", "ran_into"]
@@ -70,6 +70,7 @@ def capture(
     module = model if isinstance(model, nn.Module) and not scripted else _Called(model)
     with (
         one_at_a_time,
+        warning_filters,
         warnings.catch_warnings(),
         torch.no_grad(),
         _without_script_modules(module),

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
 from ..numerics.convolve import only_by_inputs
-from ..numerics.moments import root
+from ..numerics.moments import HALF, root
 from ..provenance import Provenance, StandardError
 from .answer import answer, blocks, joined, shares
 from .arguments import Arguments, is_gaussian
@@ -233,14 +233,17 @@ def _output(
         if factors is not None:
             dense = dense + torch.einsum("rbk,rbl->bkl", factors, factors)
         dense = blocks(dense, shape)
+    # In the output's dtype; half precision could not hold the variances.
+    dtype = var.dtype if mean.dtype in HALF else mean.dtype
     error = None
     if found.mean_error is not None and found.var_error is not None:
         std_error = found.var_error / (2 * root(var)).clamp_min(torch.finfo(var.dtype).tiny)
-        error = StandardError(found.mean_error.reshape(final), std_error.reshape(final))
+        errors = (e.reshape(final).to(dtype) for e in (found.mean_error, std_error))
+        error = StandardError(*errors)
     return answer(
-        found.mean.reshape(final),
-        var.reshape(final),
-        dense,
+        found.mean.reshape(final).to(dtype),
+        var.reshape(final).to(dtype),
+        None if dense is None else dense.to(dtype),
         Provenance(scheme.method, scheme.options),
         error,
         shares(part, leaves, together),

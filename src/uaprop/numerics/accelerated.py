@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .turns import one_at_a_time
+from .turns import warning_filters
 
 __all__ = [
     "ACCELERATORS",
@@ -80,7 +80,7 @@ def on_accelerator(
     try:
         if kind in _tried:
             return tuple(_kernel(function)(*tensors))
-        with one_at_a_time:  # compiling sets warning filters, which all threads share
+        with warning_filters:  # compiling sets warning filters, which all threads share
             told = "uaprop: compiling %s for %s; ua.fused(False) prevents it"
             log.warning(told, name_of(function), first.device)
             found = tuple(_kernel(function)(*tensors))

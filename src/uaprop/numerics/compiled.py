@@ -29,7 +29,7 @@ from torch import Tensor
 from . import kernel_cache
 from .accelerated import is_on_accelerator, name_of, on_accelerator, tell_without_compiler
 from .kernel_key import compiler, kernel_key
-from .turns import one_at_a_time
+from .turns import warning_filters
 
 __all__ = ["COMPILED", "Program", "fused", "looped", "program"]
 
@@ -123,7 +123,7 @@ def _find(function: Function, dtype: torch.dtype, takes: str, at_once: bool) -> 
     if work is not None and (_failed or not (at_once or work >= _PAYS)):
         return None  # the cache was searched before, when there was no work yet
     name = f"{name_of(function)}-{str(dtype)[6:]}-{takes}"
-    with one_at_a_time:  # compiling sets warning filters, which all threads share
+    with warning_filters:  # compiling sets warning filters, which all threads share
         if key in _loaded:
             return _loaded[key]
         run = None

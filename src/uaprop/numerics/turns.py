@@ -3,7 +3,8 @@
 Torch's generator, which a model's own random numbers come from, is seeded for a propagation and given back
 as it was; Python's warning filters are set and reset where ``torch.vmap`` and ``torch.export`` warn. Two
 threads that do so at the same time would use each other's random numbers, and leave each other's filters
-behind.
+behind. A model may run its layers in threads of its own, while the thread that propagates it holds the first
+lock; what they need for an operation is the second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["Turns", "one_at_a_time"]
+__all__ = ["Turns", "one_at_a_time", "warning_filters"]
 
 
 class Turns:
@@ -46,3 +47,7 @@ class Turns:
 
 
 one_at_a_time = Turns()
+"""Held while a model is propagated. Who takes both takes this one first."""
+
+warning_filters = Turns()
+"""Held while warning filters are set, for a moment."""
