@@ -1,1 +1,1 @@
-"""PyTorch's own databases of operators and modules: cases that nobody here wrote."""
+"""PyTorch's own databases of operators and modules: cases from outside of this project."""

@@ -82,7 +82,7 @@ def _program(path: Path, trust: bool) -> Target:
     if not trust:
         raise typer.BadParameter(
             f"{path} can run code on this computer as soon as it is loaded: torch.export.load unpickles "
-            "objects and evaluates expressions that the file brings. If you trust whoever made the "
+            "objects and evaluates expressions that the file brings. If you trust the author of the "
             "file, repeat the command with --trust."
         )
     try:

@@ -59,7 +59,7 @@ class Full(Covariance):
     def independent(cls, var: Tensor) -> Full:
         """Independent elements with the given variances, independent of everything else."""
         _check_input(var.dtype, var.numel())
-        own = var.reshape(-1).clone()  # read again later, when somebody may have written to it
+        own = var.reshape(-1).clone()  # read again later, when it may have been modified in place
         return cls({Term(own): _identity(var)}, var)
 
     @classmethod
