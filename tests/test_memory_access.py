@@ -23,6 +23,11 @@ LINEAR: dict[str, Callable[[Any], Any]] = {
     "as_strided_copy": lambda x: torch.as_strided_copy(x * 2, (3, 2), (1, 2)),
 }
 METHODS = ["diagonal", "full", "sketch", "adjoint", "hybrid"]
+OF_THE_INPUT: dict[str, Callable[[Any], Any]] = {
+    "as_strided": lambda x: torch.as_strided(x, (2, 2), (1, 2), 1),
+    "as_strided_scatter": lambda x: torch.as_strided_scatter(x, SOURCE, (2, 2), (1, 2), 1),
+    "set_": lambda x: x.new_empty(0).set_(x.untyped_storage(), 0, (2, 2)) * 2,
+}
 EMBEDDINGS: dict[str, Callable[[Any], Any]] = {
     "embedding": lambda w: F.embedding(INDEX, w, max_norm=1.0),
     "embedding_bag": lambda w: F.embedding_bag(INDEX, w, max_norm=1.0, mode="sum"),
@@ -38,6 +43,16 @@ def test_strides_over_memory_find_their_elements(name: str, method: str) -> None
     mean, var = brute_force(LINEAR[name], x)
     torch.testing.assert_close(y.loc, mean)
     torch.testing.assert_close(y.var, var, rtol=0.02, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OF_THE_INPUT)
+def test_strides_over_a_samples_memory_do_not_reach_another_sample(name: str) -> None:
+    model = OF_THE_INPUT[name]
+    x = unequal(constant(2, 3))
+    y = ua.propagate(model, x, method="samples", samples=4000)
+    noise = torch.randn(4000, 2, 3, generator=torch.Generator().manual_seed(1)).double()
+    expected = torch.stack([model(x.loc + x.std * each) for each in noise])
+    torch.testing.assert_close(y.std, expected.std(0), rtol=0.06, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS)

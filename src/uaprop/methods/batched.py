@@ -38,7 +38,10 @@ class Batched:
             if joined is not None:
                 return joined
             self.batch = None  # it depends on the size of the batch after all
-        return stacked([self.function(*rows) for rows in zip(*samples, strict=True)])
+        # copies: in a view of all samples, strides over memory would reach another sample
+        return stacked(
+            [self.function(*(row.clone() for row in rows)) for rows in zip(*samples, strict=True)]
+        )
 
     def _joined(self, *samples: Tensor) -> Any:
         """The results from one batch; None if they do not have its size."""
