@@ -58,7 +58,8 @@ class _Derivatives(TorchFunctionMode):
     """Convolutions whose derivatives a processor is quick at, as the rules of other methods have them.
 
     And a refusal of what autograd has a wrong derivative for: ``max_norm`` of an embedding rescales the
-    weights behind autograd's back, and ``as_strided_scatter`` gives the input the gradient of its source.
+    weights behind autograd's back, and ``as_strided_scatter`` gives the input the gradient of its source, and
+    the source the gradient of other elements if that is a view.
     """
 
     def __torch_function__(
@@ -95,11 +96,11 @@ _STRIDED = (torch.as_strided_scatter, Tensor.as_strided_scatter)
 
 
 def _check_strided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    input = args[0] if args else kwargs.get("input")
-    if isinstance(input, Tensor) and input.requires_grad:
+    operands = (*args[:2], kwargs.get("input"), kwargs.get("src"))
+    if any(isinstance(operand, Tensor) and operand.requires_grad for operand in operands):
         raise UnsupportedOperation(
             "torch.as_strided_scatter",
-            reason="torch's derivative of it by its input is wrong",
+            reason="torch's derivative of it is wrong",
             remedy='Assign to an index of the tensor instead, or use method="samples".',
         )
 
