@@ -118,6 +118,32 @@ def test_rare_dropout_is_refused_also_if_it_does_not_happen() -> None:
         ua.propagate(Model(nn.Dropout(1e-4)), ua.Gaussian(MEAN, std=STD), "linear")
 
 
+class LayerDrop(nn.Module):
+    """A layer left out now and then, as in language and speech models."""
+
+    def __init__(self, uniform: Callable[[], float], probability: float) -> None:
+        super().__init__()
+        self.uniform, self.probability = uniform, probability
+
+    def forward(self, x: Any) -> Any:
+        return x if self.uniform() < self.probability else x + 3 * x
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("uniform", [lambda: float(torch.rand([])), random.random])
+def test_a_layer_that_is_seldom_left_out_is_refused(uniform: Any, method: str) -> None:
+    random.seed(0)
+    with pytest.raises(ua.UnsupportedOperation, match="rand"):
+        ua.propagate(Model(LayerDrop(uniform, 0.05)), ua.Gaussian(MEAN, std=STD), method)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_toss_of_a_coin_is_noticed_in_evaluation_mode(seed: int) -> None:
+    random.seed(seed)
+    model = Model(LayerDrop(random.random, 0.5)).eval()
+    assert ua.propagate(model, ua.Gaussian(MEAN, std=STD)).provenance.method == "samples"
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_random_numbers_that_are_not_used_do_no_harm(method: str) -> None:
     def step(x: Any) -> Any:
