@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -182,6 +182,25 @@ def test_outputs_can_be_chosen_in_an_object() -> None:
 def test_what_cannot_be_walked_is_refused_by_name(method: str) -> None:
     with pytest.raises(TypeError, match=r"Listed holds tensors that uaprop cannot see"):
         ua.propagate(lambda x: Listed([2 * x]), noisy(), method, **METHODS[method])
+
+
+HIDDEN: dict[str, Any] = {
+    "mappingproxy": lambda y: MappingProxyType({"logits": y}),
+    "dict_values": lambda y: {"logits": y}.values(),
+    "dict_items": lambda y: {"logits": y}.items(),
+    "set": lambda y: {y},
+    "generator": lambda y: (part for part in [y]),
+    "map": lambda y: map(torch.exp, [y]),
+    "zip": lambda y: zip([y], [1], strict=True),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_containers_that_cannot_be_walked_are_refused_by_name(kind: str, method: str) -> None:
+    for model in (lambda x: HIDDEN[kind](2 * x), lambda x: [2 * x, {"a": HIDDEN[kind](2 * x)}]):
+        with pytest.raises(TypeError, match=rf"{kind} .*(cannot see|only once)"):
+            ua.propagate(model, noisy(), method, **METHODS[method])
 
 
 def test_an_object_without_tensors_is_left_alone() -> None:

@@ -9,7 +9,15 @@ attributes.
 from __future__ import annotations
 
 import dataclasses
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,6 +32,9 @@ _CONSTANTS = (
     *(str, bytes, int, float, complex, type(None), type, nn.Module),
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType),
 )
+_VIEWS = (KeysView, ValuesView, ItemsView)
+_CONTAINERS = (Mapping, *_VIEWS, list, tuple, set, frozenset)
+_READ_ONCE = (GeneratorType, map, filter, zip)  # what is in them is not known before
 
 
 class Record:
@@ -102,8 +113,13 @@ def _record(leaf: Any, inside: tuple[int, ...]) -> Any:
     """An object that holds tensors as a record; anything else as it is."""
     if isinstance(leaf, (Tensor, Random, *_CONSTANTS)):
         return leaf
+    if isinstance(leaf, _READ_ONCE):
+        raise TypeError(
+            f"a {type(leaf).__qualname__} among the model's arguments or results can be read only once; pass "
+            "and return a tuple or list"
+        )
     attributes = _attributes(leaf)
-    if not attributes and not isinstance(leaf, dict | list | tuple | set | frozenset):
+    if not attributes and not isinstance(leaf, _CONTAINERS):
         return leaf
     kind = type(leaf)
     if _is_cache(kind) or not holds_tensors(leaf):
@@ -131,7 +147,7 @@ def _can_be_made(leaf: Any) -> bool:
     kind: Any = type(leaf)
     if kind is SimpleNamespace:
         return True
-    builtin = (dict, list, tuple, set, frozenset, str, bytes, int, float)
+    builtin = (dict, *_VIEWS, list, tuple, set, frozenset, str, bytes, int, float)
     return (
         not issubclass(kind, builtin)
         and (dataclasses.is_dataclass(kind) or kind.__reduce_ex__ is object.__reduce_ex__)
@@ -166,9 +182,9 @@ def _found(tree: Any, depth: int, seen: set[int]) -> bool:
             continue
         seen.add(id(leaf))
         items = list(_attributes(leaf).values())
-        if isinstance(leaf, dict):
+        if isinstance(leaf, Mapping):
             items += leaf.values()
-        elif isinstance(leaf, list | tuple | set | frozenset):
+        elif isinstance(leaf, _CONTAINERS):
             items += leaf
         if any(_found(item, depth - 1, seen) for item in items):
             return True
