@@ -64,6 +64,21 @@ def test_a_part_that_is_detached_is_noticed_at_any_noise(std: float) -> None:
         ua.propagate(model, x, "linear")
 
 
+@pytest.mark.parametrize("std", [1e-3, 0.1])
+def test_errors_of_opposite_sign_are_noticed(std: float) -> None:
+    torch.manual_seed(5)
+    net = nn.Linear(32, 8)
+
+    def model(x: Any) -> Any:
+        y = net(x)
+        sign = torch.tensor([1.0, -1.0] * 4)
+        return y + 0.3 * sign * (y - y.detach())
+
+    x = ua.Gaussian(torch.randn(2, 32), std=std)
+    with pytest.raises(ua.UnsupportedOperation, match=r"of single outputs.*samples"):
+        ua.propagate(model, x, "linear")
+
+
 @pytest.mark.parametrize("method", ["adjoint", "hybrid"])
 def test_detached_parts_respond_in_the_methods_with_rules(method: str) -> None:
     torch.manual_seed(3)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import UnsupportedOperation
-from ..numerics.chance import RandomNumbers, reseeded
+from ..numerics.chance import RandomNumbers, reseeded, seeded
 from .arguments import Arguments
 from .jacobian import vjp
 
@@ -26,6 +26,7 @@ _STEPS = (
     5e-4,
     5e-5,
 )  # in units of the noise, or of a hundredth of the mean if that is more
+_PATTERNS = 4  # sums of the outputs that are compared: the plain one, and some with random signs
 _TOLERANCE = 0.1  # of the change along a step, up to which autograd is believed
 _SAME = 0.5  # by how much two steps may differ, in units of their distance from autograd, to be believed
 _ROUNDING = 1e3  # in units of the last digit, below which a change is not looked at
@@ -36,10 +37,12 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
     """Compare the derivative along a direction of the noise with difference quotients.
 
     With a step ``h ε`` and ``d = f(m + h ε) - f(m - h ε)``, each output weighted by the inverse of its own
-    ``d``, the weighted sums of ``d`` and of ``2 h J ε`` have to agree to a tenth. Where they do not, the
+    ``d``, the weighted sums of ``d`` and of ``2 h J ε`` have to agree to a tenth; and so have sums with random
+    signs, in units of the root of the number of outputs: errors of opposite sign do not cancel in all of
+    them. Where they do not, the
     step may be too large (kinks, curvature), so smaller ones are tried, as far as rounding allows. Only if
     the last two of them say the same, and autograd something else, it is refused. If the first step agrees
-    that is one forward pass with gradients, one backward pass and two forward passes.
+    that is one forward pass with gradients, four backward passes and two forward passes.
 
     Args:
         model: any callable on tensors.
@@ -61,38 +64,52 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
     with torch.enable_grad():
         leaves = [mean.clone().requires_grad_() for mean in means]
         found = _outputs(model, arguments, [leaf.clone() for leaf in leaves])
-    ratios: list[float] = []
+    errors: list[list[float]] = []
     for size in _STEPS:
         steps = [size * direction for direction in directions]
-        ratio = _ratio(model, arguments, means, leaves, found, steps)
-        if ratio is None:
+        error = _errors(model, arguments, means, leaves, found, steps)
+        if error is None:
             break
-        if abs(ratio - 1) <= _TOLERANCE:
+        if all(abs(each) <= _TOLERANCE for each in error):
             return
-        ratios.append(ratio)
-    if len(ratios) < 2 or not _agree(*ratios[-2:]):
+        errors.append(error)
+    if len(errors) < 2:
         return  # nothing is known for sure
+    sure = [_agree(a, b) for a, b in zip(*errors[-2:], strict=True)]
+    if not any(sure):
+        return
+    if sure[0]:
+        found_wrong = f"autograd gives {1 + errors[-1][0]:.3g} times the model's derivative"
+    else:
+        found_wrong = "autograd's derivative of single outputs is not the model's"
     raise UnsupportedOperation(
         "torch.autograd.grad",
-        reason=f"autograd gives {ratios[-1]:.3g} times the model's derivative along the noise; the model "
-        "detaches something, leaves torch, or defines its own gradients",
+        reason=f"{found_wrong} along the noise; the model detaches something, leaves torch, or defines its "
+        "own gradients",
         remedy='Use method="samples", which takes no derivative.',
     )
 
 
 def _agree(a: float, b: float) -> bool:
-    return abs(a - b) <= _SAME * min(abs(a - 1), abs(b - 1))
+    """Whether two steps say the same, and both that autograd is wrong."""
+    least = min(abs(a), abs(b))
+    return least > _TOLERANCE and abs(a - b) <= _SAME * least
 
 
-def _ratio(
+def _errors(
     model: Callable[..., Any],
     arguments: Arguments,
     means: Sequence[Tensor],
     leaves: Sequence[Tensor],
     found: Sequence[Tensor],
     steps: Sequence[Tensor],
-) -> float | None:
-    """What autograd says of a step, over what the model does; None if that is nothing beyond rounding."""
+) -> list[float] | None:
+    """How far autograd is off what the model does along a step, relative, for several sums of the outputs.
+
+    Returns:
+        An error for the plain sum and for each of those with random signs; None if the change is nothing beyond
+        rounding.
+    """
     with torch.no_grad():
         ahead = _outputs(model, arguments, [m + s for m, s in zip(means, steps, strict=True)])
         behind = _outputs(model, arguments, [m - s for m, s in zip(means, steps, strict=True)])
@@ -113,13 +130,37 @@ def _ratio(
     expected = float(sum((w * c).sum() for w, c in zip(weights, changes, strict=True)))
     if not 0 < expected < float("inf"):
         return None
+    count = sum(int((w != 0).sum()) for w in weights)
+    generator = seeded(0, 4)
+    errors = []
+    for pattern in range(_PATTERNS):
+        signed = weights
+        if pattern:
+            signed = [w * _random_signs(w, generator) for w in weights]
+        wanted = float(sum((w * c).sum() for w, c in zip(signed, changes, strict=True)))
+        given = _along(signed, found, leaves, steps)
+        errors.append((given - wanted) / expected * (count**0.5 if pattern else 1))
+    return errors
+
+
+def _along(
+    weights: Sequence[Tensor],
+    found: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    steps: Sequence[Tensor],
+) -> float:
+    """What autograd says that a weighted sum of the outputs changes by along a step."""
     with torch.enable_grad():
         total = sum((w.to(v.dtype) * v).sum() for w, v in zip(weights, found, strict=True))
     if not isinstance(total, Tensor) or not total.requires_grad:
         return 0.0
     grads = vjp(total, leaves, torch.ones_like(total))
     pairs = zip(grads, steps, strict=True)
-    return sum(float((g.double() * s).sum()) for g, s in pairs if g is not None) / expected
+    return sum(float((g.double() * s).sum()) for g, s in pairs if g is not None)
+
+
+def _random_signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, like.shape, generator=generator, device="cpu").to(like) * 2 - 1
 
 
 def _lengthened(direction: Tensor, mean: Tensor) -> Tensor:
