@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,11 @@ class _Scaled:
         return 2.0 * mean, 4.0 * var
 
 
+def _method(factor: float) -> Callable[..., Any]:
+    """A method that differs from others in what its function refers to alone."""
+    return types.MethodType(_made(factor), _Scaled())
+
+
 INNER = "def moments(mean, var):\n    return (lambda x: x * SCALE)(mean), var\nSCALE = {}\n"
 
 
@@ -346,14 +352,20 @@ INNER = "def moments(mean, var):\n    return (lambda x: x * SCALE)(mean), var\nS
         (_holding(torch.tensor([1.0])), _holding(torch.tensor([1.0]).double())),
         (_holding(torch.float32), _holding(torch.float64)),
         (_holding({"scale": 2.0}), _holding({"scale": 3.0})),
+        (_holding({"scale": 2.0}), _holding({"shift": 2.0})),
+        (_holding({1, 2}), _holding({1, 3})),
         (_holding((1, (2, 3))), _holding((1, (2, 4)))),
+        (_holding(((1,), 2)), _holding(((1, 2),))),
+        (_holding((1, 2)), _holding([1, 2])),
         (_holding(True), _holding(1)),
         (_holding(functools.partial(_made, 2.0)), _holding(functools.partial(_made, 3.0))),
+        (_holding(functools.partial(torch.sin)), _holding(functools.partial(torch.cos))),
         (
             _holding(functools.partial(_made, factor=2.0)),
             _holding(functools.partial(_made, factor=3.0)),
         ),
         (_holding(_Scaled().once), _holding(_Scaled().twice)),
+        (_holding(_method(2.0)), _holding(_method(3.0))),
         (_holding(_wrapping(_made(2.0))), _holding(_wrapping(_made(3.0)))),
         (_holding(torch.sin), _holding(torch.cos)),
     ],
@@ -366,11 +378,17 @@ INNER = "def moments(mean, var):\n    return (lambda x: x * SCALE)(mean), var\nS
         "tensor's type",
         "type",
         "table",
+        "name in a table",
+        "set",
         "nested numbers",
+        "nesting",
+        "tuple or list",
         "kind of number",
         "bound argument",
+        "bound function",
         "bound keyword",
         "method",
+        "method's function",
         "wrapped function",
         "torch's function",
     ],
@@ -415,8 +433,11 @@ def test_changed_formulas_or_another_processor_have_another_key(
         lambda patch: patch.setattr("platform.machine", lambda: "another"),
         lambda patch: patch.setattr(sys, "platform", "another"),
         lambda patch: patch.setenv("TORCHINDUCTOR_CPP_ENABLE_UNSAFE_MATH_OPT_FLAG", "1"),
+        lambda patch: patch.setenv("AOT_INDUCTOR_DEBUG_SYMBOLS", "1"),
+        lambda patch: patch.setenv("AOTINDUCTOR_FREEZING", "1"),
+        lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "default"),
     ],
-    ids=["torch", "build", "cpu", "machine", "system", "settings"],
+    ids=["torch", "build", "cpu", "machine", "system", "code", "library", "freezing", "vectors"],
 )
 def test_another_torch_or_machine_has_another_key(
     change: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
@@ -446,6 +467,40 @@ def test_another_compiler_has_another_key(tmp_path: Path, monkeypatch: pytest.Mo
     assert key("one", time=1001) != before  # another date
     monkeypatch.setenv("CXX", str(tmp_path / "missing"))
     assert compiler() is None
+
+
+def test_every_kernel_has_a_file_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its function, its dtype, what it takes, and the compiler."""
+    files: list[Path] = []
+
+    def noted(name: str, function: Any, dtype: Any, takes: str, path: Path) -> None:
+        files.append(path)
+        raise RuntimeError("there is no compiler")
+
+    monkeypatch.setenv("UAPROP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiled, "_build", noted)
+    for program in ("one", "two"):
+        (tmp_path / program).touch(mode=0o700)
+
+    def ask(factor: float, dtype: torch.dtype, takes: str, program: str) -> None:
+        for name, value in (("_loaded", {}), ("_work", {}), ("_failed", False)):
+            monkeypatch.setattr(compiled, name, value)
+        monkeypatch.setenv("CXX", str(tmp_path / program))
+        with ua.fused(True):
+            assert compiled.program(_made(factor), dtype, takes) is None
+
+    first = (2.0, torch.float32, "vv", "one")
+    ask(*first)
+    ask(*first)
+    assert files[0] == files[1]
+    ask(3.0, torch.float32, "vv", "one")
+    ask(2.0, torch.float64, "vv", "one")
+    ask(2.0, torch.float32, "vn", "one")
+    ask(2.0, torch.float32, "vv", "two")
+    assert len(files) == 6
+    assert len(set(files)) == 5
 
 
 def test_the_key_is_the_same_in_another_process() -> None:
