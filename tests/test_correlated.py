@@ -531,7 +531,7 @@ def test_an_ensemble_is_the_operation_on_every_draw(case: Case) -> None:
 
 
 # torch's own derivative of these is not that of the function, or they cannot be vectorised
-NO_JACOBIAN = {"masked_select", "half", "bfloat16", "float", "detach"}
+NO_JACOBIAN = {"masked_select", "half", "bfloat16", "float", "detach", "detach_copy"}
 
 
 @of_kind("linear", "elementwise", "bilinear")

@@ -23,6 +23,7 @@ T.add(
 )
 for _name, _call in (
     ("alias_copy", lambda x: torch.alias_copy(x)),
+    ("detach_copy", lambda x: torch.detach_copy(x)),
     ("diagonal_copy", lambda x: torch.diagonal_copy(x, 1)),
     ("expand_copy", lambda x: torch.expand_copy(x, (2, 3, 4))),
     ("narrow_copy", lambda x: torch.narrow_copy(x, 1, 1, 2)),

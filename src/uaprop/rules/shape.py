@@ -143,6 +143,11 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> Any:
     return tuple(grids)
 
 
+@rule(torch.detach_copy)  # of which torch has no derivative
+def detach_copy(input: Any) -> Any:
+    return input.detach().clone()
+
+
 @rule(T.to)
 def to(input: Any, *args: Any, **kwargs: Any) -> Any:
     args = tuple(plain(a) for a in args)
