@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import uaprop as ua
 from uaprop.covariance import Factors, Sources
@@ -173,6 +175,28 @@ def test_a_faint_influence_of_one_batch_element_on_another_is_noticed(
     own = torch.tensor([[1.0], [size]], dtype=dtype) * x
     assert not mixes(own, [x])
     assert mixes(own + torch.tensor([[part * size], [0.0]], dtype=dtype) * x[1], [x])
+
+
+class _InAnyOrder(torch.autograd.Function):
+    """The identity; its derivative is rounded otherwise each time, as sums on several threads are."""
+
+    seen = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        _InAnyOrder.seen += 1
+        sign = 1 if _InAnyOrder.seen % 2 else -1
+        return grads[0] * (1 + sign * 20 * torch.finfo(grads[0].dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+def test_rounding_is_no_influence_of_one_batch_element_on_another(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 4, dtype=dtype).requires_grad_()
+    assert not mixes(_InAnyOrder.apply(x), [x])
 
 
 def test_what_is_computed_twice_is_the_same_twice() -> None:
