@@ -608,3 +608,20 @@ def test_dropout_that_was_turned_on_in_evaluation_mode_is_meant() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).eval()
     model[1].train()
     assert not warned(model, "diagonal")
+
+
+def test_what_a_global_hook_writes_to_torchs_own_layers_is_put_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    seen = torch.zeros(())
+    model[0].register_buffer("seen", seen)
+
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        if "seen" in module._buffers:
+            seen.add_(1)
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    try:
+        ua.propagate(model, ua.Gaussian(torch.randn(2, 4), std=0.1), "samples", samples=8)
+    finally:
+        handle.remove()
+    assert float(seen) == 0
