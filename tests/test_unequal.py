@@ -227,3 +227,13 @@ def test_the_cosine_of_single_elements_is_a_product_of_signs() -> None:
     signs = [torch.erf(t.loc / (2 * t.var).sqrt()).squeeze(1) for t in (x, y)]
     torch.testing.assert_close(found.loc, signs[0] * signs[1], rtol=1e-5, atol=0)
     torch.testing.assert_close(found.var, 1 - (signs[0] * signs[1]).square(), rtol=1e-5, atol=0)
+
+
+def test_an_element_that_does_not_respond_to_first_order_varies_to_second() -> None:
+    """The largest of three elements, the others being equal, is as large as it can be."""
+    mean = torch.tensor([[2.0, -1.0, -1.0]], dtype=torch.float64)
+    std = torch.tensor([[0.05, 0.03, 0.06]], dtype=torch.float64)
+    noise = torch.randn(200_000, 3, generator=torch.Generator().manual_seed(0)).double()
+    sampled = F.layer_norm(mean + std * noise, (3,)).std(0, keepdim=True)
+    found = F.layer_norm(ua.Gaussian(mean, std=std), (3,)).std
+    torch.testing.assert_close(found, sampled, rtol=0.05, atol=0)
