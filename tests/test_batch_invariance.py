@@ -263,3 +263,13 @@ def test_a_sketch_keeps_noise_that_items_share() -> None:
     torch.testing.assert_close(
         y.sum(0).cov.var, 4 + factors.sum(1).square().sum(0), rtol=0.25, atol=0
     )
+
+
+@pytest.mark.parametrize("method", ["samples", "hybrid", "adjoint"])
+def test_a_number_for_each_item_is_not_correlated_with_those_of_other_items(method: str) -> None:
+    """Items with the same noise would be, and the covariance of a vector has all pairs."""
+    x = ua.Gaussian(torch.zeros(16, 5), std=1.0)
+    y = ua.propagate(lambda x: torch.sinh(x).sum(1), x, method)
+    correlation = y.covariance() / (y.std.unsqueeze(0) * y.std.unsqueeze(1))
+    others = correlation.tril(-1).sum() / (16 * 15 / 2)
+    assert abs(float(others)) < 0.04
