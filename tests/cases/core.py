@@ -188,6 +188,7 @@ for _name, _call, _shape in (
     ("fliplr", lambda x: torch.fliplr(x), (2, 3)),
     ("flipud", lambda x: torch.flipud(x), (2, 3)),
     ("roll", lambda x: x.roll(1, 1), (2, 3)),
+    ("roll", lambda x: torch.roll(x, 3), ()),
     ("rot90", lambda x: torch.rot90(x), (2, 3)),
     ("tile", lambda x: x.tile(2, 1), (2, 3)),
     ("broadcast_to", lambda x: x.broadcast_to(4, 2, 3), (2, 3)),

@@ -37,9 +37,9 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
     """Compare the derivative along a direction of the noise with difference quotients.
 
     With a step ``h ε`` and ``d = f(m + h ε) - f(m - h ε)``, each output weighted by the inverse of its own
-    ``d``, the weighted sums of ``d`` and of ``2 h J ε`` have to agree to a tenth; and so have sums with random
-    signs, in units of the root of the number of outputs: errors of opposite sign do not cancel in all of
-    them. Where they do not, the
+    ``d``, the weighted sums of ``d`` and of ``2 h J ε`` have to agree to a tenth; and so have sums with
+    random signs, in units of the root of the number of outputs: errors of opposite sign do not cancel in
+    all of them. Where they do not, the
     step may be too large (kinks, curvature), so smaller ones are tried, as far as rounding allows. Only if
     the last two of them say the same, and autograd something else, it is refused. If the first step agrees
     that is one forward pass with gradients, four backward passes and two forward passes.
@@ -107,8 +107,11 @@ def _errors(
     """How far autograd is off what the model does along a step, relative, for several sums of the outputs.
 
     Returns:
-        An error for the plain sum and for each of those with random signs; None if the change is nothing beyond
-        rounding.
+        An error for the plain sum and for each of those with random signs; None if the change is nothing
+        beyond rounding.
+
+    Raises:
+        UnsupportedOperation: if autograd has no derivative of an output that changes.
     """
     with torch.no_grad():
         ahead = _outputs(model, arguments, [m + s for m, s in zip(means, steps, strict=True)])

@@ -60,7 +60,7 @@ def _register_selection(operation: Callable[..., Any], *spellings: Callable[...,
 
 _BOTH = (
     *("reshape", "flatten", "permute", "transpose", "swapaxes", "swapdims", "t"),
-    *("movedim", "moveaxis", "squeeze", "unsqueeze", "flip", "fliplr", "flipud", "roll", "rot90"),
+    *("movedim", "moveaxis", "squeeze", "unsqueeze", "flip", "fliplr", "flipud", "rot90"),
     *("chunk", "split", "tensor_split", "unbind", "narrow", "select", "diagonal", "adjoint"),
     *("index_select", "gather", "take_along_dim", "repeat_interleave", "tile", "broadcast_to"),
     *("clone", "tril", "triu", "ravel", "hsplit", "vsplit", "dsplit", "diag", "masked_select"),
@@ -87,6 +87,14 @@ _register_selection(torch.linalg.diagonal)
 _register_selection(torch.unflatten, torch.Tensor.unflatten)
 for _operation in (F.pixel_shuffle, F.pixel_unshuffle, F.channel_shuffle):
     _register_selection(_operation)
+
+
+@rule(torch.roll, T.roll)
+def roll(input: Any, shifts: Any, dims: Any = ()) -> Any:
+    if not isinstance(input, Random):
+        return torch.roll(input, shifts, dims)
+    # torch.vmap rolls a stack of scalars along the stack.
+    return Select((input,), lambda t: t.roll(shifts, dims) if t.ndim else t.clone())
 
 
 def _each(tensors: tuple[Any, ...], shaped: Callable[[Any], Any]) -> Any:
