@@ -143,6 +143,9 @@ class Call:
                 slack = torch.maximum(slack, (self._std(there) - center).abs())
                 flat = step.reshape(-1).to(torch.float64)
                 bent = (self.flat(self.point + step) - value - slopes @ flat).abs()
+                # So far from linear at five standard deviations that one of them may show it: values that
+                # change places, for example, whose slopes are the same.
+                slack = torch.maximum(slack, bent / 5)
                 # A smooth function is as far from linear as its slopes change; one that jumps is further.
                 smooth = (there - slopes).abs() @ flat.abs() + 1e-2 * center + 1e-2 * STD
                 jumps |= bent > smooth

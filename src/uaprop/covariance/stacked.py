@@ -33,12 +33,16 @@ def across(function: Callable[..., Any], *stacks: Tensor) -> Any:
     try:
         with warning_filters, warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # vmap warns where it would be slow
-            return torch.vmap(function, randomness="different")(*stacks)
+            results = torch.vmap(function, randomness="different")(*stacks)
+        count = len(stacks[0])
+        # Of some functions of tensors without elements it forgets the stack: linalg.pinv.
+        if all(t.ndim and len(t) == count for t in pytree.tree_leaves(results)):
+            return results
     except RecursionError:
         raise
     except Exception:
-        # Not every program can be vectorised; a real error comes up again in the loop.
-        answers = [function(*rows) for rows in zip(*stacks, strict=True)]
+        pass  # Not every program can be vectorised; a real error comes up again in the loop.
+    answers = [function(*rows) for rows in zip(*stacks, strict=True)]
     return pytree.tree_map(lambda *rows: torch.stack(rows), *answers)
 
 
