@@ -1,0 +1,134 @@
+"""The linear response of a network as a control variate, with its slope estimated from samples.
+
+``J``, the product of averaged local derivatives, is not the averaged derivative of the network: gates of
+different layers are correlated. So ``Cov(J ε, f - J ε)`` is not zero, and leaving it out gives variances an
+error that more samples do not cure. A control variate needs no ``J`` that is right, only one whose variance
+``V = J Σ Jᵀ`` is known (Owen, *Monte Carlo theory, methods and examples*, ch. 8.9). With ``g_i = J ε_i`` and the
+samples ``f_i``,
+
+    f = (1 + b) g + D u + r,    Var f = (1 + b)² V + … + Var r
+
+for regression coefficients ``b`` and ``D`` of ``f - g`` on ``g`` and on the directions ``u`` of the response.
+
+One slope ``b`` is estimated for all outputs of an item, weighted by ``1/Var b_k``. Outputs of one network
+share most of its error. ``D`` is what is left of each output: its own slope, and how it follows the response
+of other outputs, which covariances need. Estimates that are noise would cost more than they mend. So both are shrunk by
+``(1 - 2/z²)₊`` with the ratio ``z²`` of their square to their sampling variance. That is zero where
+Akaike's criterion would leave the term out, and tends to one with more samples wherever there is something
+to be found: the variance is consistent whatever ``J`` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .linear_part import LinearPart, orthonormal
+
+__all__ = ["Fit", "fitted"]
+
+
+class Fit(NamedTuple):
+    """A response that fits the samples.
+
+    Attributes:
+        part: the response with its slopes.
+        unexplained: what it leaves of the samples, ``(stack, batch, outputs)``.
+        var_error: the standard error of the variances that it explains, ``(batch, outputs)``.
+    """
+
+    part: LinearPart
+    unexplained: Tensor
+    var_error: Tensor
+
+
+def fitted(part: LinearPart, stacks: Sequence[Tensor | None], stack: Tensor) -> Fit:
+    """Estimate the slopes of a response.
+
+    Args:
+        part: the response.
+        stacks: noise of every input with the mean zero, ``(stack, *shape)``.
+        stack: the outputs of the network for it, ``(stack, batch, outputs)``.
+
+    Returns:
+        The fit.
+    """
+    count = len(stack)
+    usable = torch.isfinite(stack).all(0) & (part.variances() > 0)
+    response = part.response(stacks)
+    offsets = torch.where(usable, stack - stack.mean(0), 0).double()
+    known = torch.where(usable, response, 0).double()
+    slope, slope_error, single_error = _slope(offsets - known, known, count)
+    part = part.scaled(1 + slope)
+    rest = offsets - (1 + slope) * known
+    mean_square = slope_error + 0 * single_error
+    if part.directions < count:  # with as many directions as samples nothing can be told from noise
+        weights, shrink = _cross(part, stacks, rest, usable)
+        part = part.added(torch.where(usable.unsqueeze(-1), weights, 0))
+        mean_square = mean_square + shrink * single_error
+    unexplained = stack - part.response(stacks)
+    error = 2 * part.variances() * mean_square.sqrt().to(stack.dtype)
+    return Fit(part, unexplained, error)
+
+
+def _slope(rest: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One slope for all outputs of an item.
+
+    Returns:
+        The shrunk slope and its mean squared error, ``(batch, 1)``; and the sampling variance of
+        each output's own slope, ``(batch, outputs)``.
+    """
+    freedom = max(count - 2, 1)  # the samples have the mean zero
+    square = known.square().sum(0)
+    varies = square > 0
+    square = torch.where(varies, square, 1)
+    own = (rest * known).sum(0) / square
+    residual = rest - own * known
+    noise = residual.square().sum(0) / freedom
+    single = noise / square
+    # Exactly linear outputs have no noise: what rounding leaves is taken for it.
+    rounding = torch.finfo(torch.float32).eps ** 2
+    single = single.clamp_min(rounding)
+    weights = torch.where(varies, 1 / single, 0)
+    total = weights.sum(1, keepdim=True)
+    weights = weights / torch.where(total > 0, total, 1)
+    slope = (weights * own).sum(1, keepdim=True)
+    # Outputs are correlated: the variance of their average is that of the average of each sample's part.
+    parts = (weights / square * residual * known).sum(-1)
+    variance = (parts.square().sum(0) * count / freedom).unsqueeze(1).clamp_min(rounding)
+    shrink = _shrinkage(slope.square() / variance)
+    # A slope that is left out may be as large as its error: half of that on average.
+    return slope * shrink, variance * (1 + shrink) / 2, torch.where(varies, single, 0)
+
+
+def _cross(
+    part: LinearPart, stacks: Sequence[Tensor | None], rest: Tensor, usable: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Coefficients of what is left on the directions of the response.
+
+    Directions ``z`` that are orthonormal in the noise's metric have the known covariance 1, so the
+    coefficients are averages of ``r z``, and noise adds ``Var(r)/n`` to the square of each.
+
+    Returns:
+        The shrunk coefficients, ``(batch, outputs, directions)``, and their shrinkage, ``(batch, 1)``.
+    """
+    count = len(rest)
+    basis = orthonormal(part.rows, part.pushed)
+    moved = torch.einsum("rbp,bpq->rbq", part.moved(stacks), basis)
+    found = torch.einsum("rbk,rbq->bkq", rest, moved.double()) / count
+    variance = rest.square().mean(0)
+    directions = (basis != 0).any(1).sum(1, keepdim=True)
+    varies = usable & (variance > 0)
+    ratio = found.square().sum(-1) / torch.where(varies, variance, 1)
+    ratio = torch.where(varies, ratio, 0).sum(1, keepdim=True) / varies.sum(1, keepdim=True).clamp_min(1)
+    shrink = _shrinkage(ratio * count / directions.clamp_min(1))
+    coefficients = (shrink.unsqueeze(-1) * found).to(basis.dtype) @ basis.mT
+    return coefficients, shrink
+
+
+def _shrinkage(ratio: Tensor) -> Tensor:
+    """``(1 - 2/z²)₊``, Akaike's price of a coefficient."""
+    return (1 - 2 / ratio.clamp_min(2)).clamp_min(0)
