@@ -1,21 +1,24 @@
-"""The linear response of a network as a control variate, with its slope estimated from samples.
+"""The linear response of a network as a control variate, with slopes that are estimated from samples.
 
 ``J``, the product of averaged local derivatives, is not the averaged derivative of the network: gates of
 different layers are correlated. So ``Cov(J ε, f - J ε)`` is not zero, and leaving it out gives variances an
 error that more samples do not cure. A control variate needs no ``J`` that is right, only one whose variance
-``V = J Σ Jᵀ`` is known (Owen, *Monte Carlo theory, methods and examples*, ch. 8.9). With ``g_i = J ε_i`` and the
-samples ``f_i``,
+``V = J Σ Jᵀ`` is known (Owen, *Monte Carlo theory, methods and examples*, section 8.9). With ``g = J ε``,
 
-    f = (1 + b) g + D u + r,    Var f = (1 + b)² V + … + Var r
+    f = (1 + b) g + D z + r
 
-for regression coefficients ``b`` and ``D`` of ``f - g`` on ``g`` and on the directions ``u`` of the response.
+with regression coefficients ``b`` and ``D`` of ``f - g``, and directions ``z`` of the response that are
+orthonormal in the noise's metric. The covariance of the first two terms is known, that of ``r`` is sampled.
 
-One slope ``b`` is estimated for all outputs of an item, weighted by ``1/Var b_k``. Outputs of one network
-share most of its error. ``D`` is what is left of each output: its own slope, and how it follows the response
-of other outputs, which covariances need. Estimates that are noise would cost more than they mend. So both are shrunk by
-``(1 - 2/z²)₊`` with the ratio ``z²`` of their square to their sampling variance. That is zero where
-Akaike's criterion would leave the term out, and tends to one with more samples wherever there is something
-to be found: the variance is consistent whatever ``J`` is.
+``b`` is one slope for all outputs of an item, the average of their own ones weighted by their accuracy:
+outputs of one network share most of the error of its response. ``D`` is what each output has beyond that,
+of its own slope and along the response of other outputs, which covariances need.
+
+Coefficients that are noise would cost more than they mend. So both are shrunk by ``(1 - a/z²)₊``, with the
+ratio ``z²`` of their square to their sampling variance and what Akaike's criterion asks of a coefficient,
+``a = 2 n/(n - k - 1)`` for ``k`` of them and ``n`` samples (Hurvich & Tsai 1989). That is zero where the
+criterion would leave them out. With more samples it tends to one wherever there is something to be found:
+the result is consistent whatever ``J`` is.
 """
 
 from __future__ import annotations
@@ -64,11 +67,9 @@ def fitted(part: LinearPart, stacks: Sequence[Tensor | None], stack: Tensor) -> 
     slope, slope_error, single_error = _slope(offsets - known, known, count)
     part = part.scaled(1 + slope)
     rest = offsets - (1 + slope) * known
-    mean_square = slope_error + 0 * single_error
-    if part.directions < count:  # with as many directions as samples nothing can be told from noise
-        weights, shrink = _cross(part, stacks, rest, usable)
-        part = part.added(torch.where(usable.unsqueeze(-1), weights, 0))
-        mean_square = mean_square + shrink * single_error
+    weights, shrink = _cross(part, stacks, rest, usable)
+    part = part.added(torch.where(usable.unsqueeze(-1), weights, 0))
+    mean_square = torch.lerp(slope_error.expand_as(single_error), single_error, shrink)
     unexplained = stack - part.response(stacks)
     error = 2 * part.variances() * mean_square.sqrt().to(stack.dtype)
     return Fit(part, unexplained, error)
@@ -99,9 +100,13 @@ def _slope(rest: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor, Ten
     # Outputs are correlated: the variance of their average is that of the average of each sample's part.
     parts = (weights / square * residual * known).sum(-1)
     variance = (parts.square().sum(0) * count / freedom).unsqueeze(1).clamp_min(rounding)
-    shrink = _shrinkage(slope.square() / variance)
-    # A slope that is left out may be as large as its error: half of that on average.
-    return slope * shrink, variance * (1 + shrink) / 2, torch.where(varies, single, 0)
+    shrink = _shrinkage(slope.square() / variance, count, torch.tensor(2, device=slope.device))
+    # What is left out may be as large as its error, so shrinkage makes that no smaller; and whether it is
+    # left out is uncertain, too (Buckland, Burnham & Augustin 1997). Variances of so few samples are
+    # themselves uncertain: that of Student's t.
+    wide = freedom / max(freedom - 2, 1)
+    error = wide * variance + shrink * (1 - shrink) * slope.square()
+    return slope * shrink, error, torch.where(varies, wide * single, 0)
 
 
 def _cross(
@@ -123,12 +128,15 @@ def _cross(
     directions = (basis != 0).any(1).sum(1, keepdim=True)
     varies = usable & (variance > 0)
     ratio = found.square().sum(-1) / torch.where(varies, variance, 1)
-    ratio = torch.where(varies, ratio, 0).sum(1, keepdim=True) / varies.sum(1, keepdim=True).clamp_min(1)
-    shrink = _shrinkage(ratio * count / directions.clamp_min(1))
+    ratio = torch.where(varies, ratio, 0).sum(1, keepdim=True) / varies.sum(
+        1, keepdim=True
+    ).clamp_min(1)
+    shrink = _shrinkage(ratio * count / directions.clamp_min(1), count, directions + 1)
     coefficients = (shrink.unsqueeze(-1) * found).to(basis.dtype) @ basis.mT
     return coefficients, shrink
 
 
-def _shrinkage(ratio: Tensor) -> Tensor:
-    """``(1 - 2/z²)₊``, Akaike's price of a coefficient."""
-    return (1 - 2 / ratio.clamp_min(2)).clamp_min(0)
+def _shrinkage(ratio: Tensor, samples: int, coefficients: Tensor) -> Tensor:
+    """``(1 - a/z²)₊`` with Akaike's price ``a`` of a coefficient; zero where there are too few samples."""
+    price = 2 * samples / (samples - coefficients - 1).clamp_min(0)
+    return (1 - price.to(ratio) / ratio).clamp_min(0).nan_to_num(0)

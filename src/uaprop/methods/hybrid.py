@@ -37,11 +37,11 @@ def hybrid(
     ``samples`` samples go through the unmodified model. Every operation's derivative is averaged over
     them, and a backward pass per output through these averages gives the response ``J``. With
     ``r_i = f(x + ε_i) - J ε_i`` the mean is that of ``r`` and the covariance ``J Σ Jᵀ + Cov(r)``: by
-    Stein's lemma the two parts are uncorrelated when ``J`` is the average derivative. As the product of averages
-    need not be that, its slope is estimated from the samples (:mod:`~uaprop.methods.control_variate`): the
-    result converges to the truth whatever ``J`` is. The samples are
-    shifted to have the mean zero, so that the linear part adds nothing to the mean's error; the
-    variances of ``r`` are shrunk towards each other (:mod:`~uaprop.methods.pooling`).
+    Stein's lemma the two parts are uncorrelated when ``J`` is the average derivative. The product of averages
+    need not be that, so its slopes are estimated from the samples (:mod:`~uaprop.methods.control_variate`):
+    the result converges to the truth whatever ``J`` is. The samples are shifted to have the mean zero, so
+    that the linear part adds nothing to the mean's error; the variances of ``r`` are shrunk towards each
+    other (:mod:`~uaprop.methods.pooling`).
 
     No moments and no Gaussian assumption inside the network: whatever is differentiable will do.
 

@@ -42,11 +42,6 @@ class LinearPart:
     pushed: tuple[Tensor, ...]
     weights: Tensor | None = None
 
-    @property
-    def directions(self) -> int:
-        """How many there are."""
-        return self.rows[0].shape[1]
-
     @lazy
     def gram(self) -> Tensor:
         """``rows Σ rowsᵀ``, ``(batch, directions, directions)``."""
@@ -94,7 +89,7 @@ class LinearPart:
             return self
         own = self.weights
         if own is None:
-            own = torch.eye(self.directions, dtype=weights.dtype, device=weights.device)
+            own = torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
         return LinearPart(self.rows, self.pushed, own + weights)
 
     def finite(self) -> LinearPart | None:
