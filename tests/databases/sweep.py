@@ -136,7 +136,7 @@ class Call:
         value, slopes = self.flat(self.point), self._jacobian(self.point)
         center = self._std(slopes)
         slack, jumps = torch.zeros_like(center), torch.zeros_like(center, dtype=torch.bool)
-        for _ in range(2):
+        for _ in range(3):
             signs = torch.randint(0, 2, self.point.shape, generator=generator) * 2 - 1
             for step in (5 * signs * root, -5 * signs * root):
                 there = self._jacobian(self.point + step)

@@ -112,27 +112,30 @@ def _slope(rest: Tensor, known: Tensor, count: int) -> tuple[Tensor, Tensor, Ten
 def _cross(
     part: LinearPart, stacks: Sequence[Tensor | None], rest: Tensor, usable: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients of what is left on the directions of the response.
+    """Regress what is left on the directions of the response, by least squares.
 
-    Directions ``z`` that are orthonormal in the noise's metric have the known covariance 1, so the
-    coefficients are averages of ``r z``, and noise adds ``Var(r)/n`` to the square of each.
+    ``z²`` of the coefficients is the F statistic: what they explain for each of them, over what they leave
+    for each degree of freedom. Outputs count alike, each in units of its own variance.
 
     Returns:
         The shrunk coefficients, ``(batch, outputs, directions)``, and their shrinkage, ``(batch, 1)``.
     """
     count = len(rest)
     basis = orthonormal(part.rows, part.pushed)
-    moved = torch.einsum("rbp,bpq->rbq", part.moved(stacks), basis)
-    found = torch.einsum("rbk,rbq->bkq", rest, moved.double()) / count
-    variance = rest.square().mean(0)
     directions = (basis != 0).any(1).sum(1, keepdim=True)
-    varies = usable & (variance > 0)
-    ratio = found.square().sum(-1) / torch.where(varies, variance, 1)
-    ratio = torch.where(varies, ratio, 0).sum(1, keepdim=True) / varies.sum(
-        1, keepdim=True
-    ).clamp_min(1)
-    shrink = _shrinkage(ratio * count / directions.clamp_min(1), count, directions + 1)
-    coefficients = (shrink.unsqueeze(-1) * found).to(basis.dtype) @ basis.mT
+    freedom = count - 1 - directions
+    if not bool((freedom > 1).any()):  # nothing can be told from noise
+        zeros = rest.new_zeros(rest.shape[1], rest.shape[2], basis.shape[1])
+        return zeros.to(basis.dtype), rest.new_zeros(rest.shape[1], 1)
+    z = torch.einsum("rbp,bpq->brq", part.moved(stacks), basis).double()
+    found = torch.linalg.pinv(z) @ rest.movedim(0, 1)
+    square = rest.square().sum(0)
+    varies = usable & (square > 0)
+    explained = (z @ found).square().sum(1) / torch.where(varies, square, torch.inf)
+    explained = explained.sum(1, keepdim=True) / varies.sum(1, keepdim=True).clamp_min(1)
+    left = (1 - explained).clamp_min(0)
+    shrink = _shrinkage(explained * freedom / (left * directions), count, directions + 1)
+    coefficients = (shrink.unsqueeze(-1) * found.mT).to(basis.dtype) @ basis.mT
     return coefficients, shrink
 
 
