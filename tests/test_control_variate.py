@@ -150,3 +150,13 @@ def test_standard_errors_are_right(
         of_mean.append((y.mean - truth.mean) / torch.hypot(own.mean, known.mean))
     for z in (of_std, of_mean):
         assert 0.7 < float(torch.stack(z).square().mean().sqrt()) < 1.3
+
+
+def test_a_derivative_that_torch_has_wrong_is_found_out() -> None:
+    """That of ``index_fill`` by its value counts an index twice that is named twice."""
+    x = ua.Gaussian(torch.tensor(2.0).double(), std=0.5)
+    index = torch.tensor([0, 0, 2])
+    y = found(lambda v: torch.zeros(4).double().index_fill(0, index, v), x)
+    torch.testing.assert_close(
+        y.std, torch.tensor([0.5, 0.0, 0.5, 0.0]).double(), rtol=1e-6, atol=1e-9
+    )

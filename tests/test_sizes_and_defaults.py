@@ -188,3 +188,10 @@ def test_shapes_can_be_found_on_the_meta_device(method: str) -> None:
         y = ua.propagate(nn.Linear(3, 2), ua.Gaussian(torch.zeros(2, 3), std=0.1), method)
     assert y.shape == (2, 2)
     assert y.loc.is_meta
+
+
+def test_a_function_of_which_vmap_forgets_the_stack() -> None:
+    """``linalg.pinv`` of a matrix without elements."""
+    x = ua.Gaussian(torch.tensor(0.1).double(), std=0.01)
+    y = ua.propagate(lambda v: torch.linalg.pinv(torch.zeros(0, 0).double(), atol=v), x, "hybrid")
+    assert y.shape == (0, 0)
