@@ -1,8 +1,8 @@
 """Does more samples mean closer to the truth? Errors of hybrid and of plain samples, 8 to 1024 of them.
 
 Run from the repository: OMP_NUM_THREADS=1 .venv/bin/python benchmarks/convergence.py [NAME ...]
-Half an hour. The truth is plain Monte Carlo (benchmarks/truth.py); its own error is not subtracted. The tables
-are written into docs/convergence.md.
+Half an hour. The truth is plain Monte Carlo (benchmarks/truth.py); its own error is not subtracted. The
+tables are written into docs/convergence.md.
 """
 
 from __future__ import annotations
