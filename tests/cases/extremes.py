@@ -91,6 +91,12 @@ T.add("index_add", lambda x: torch.index_add(x[:3], 0, _ROWS, x[3:], alpha=-2), 
 T.add("index_copy", lambda x: x[:3].index_copy(0, _ROWS, x[3:]), (5, 2))
 T.add("index_fill", lambda x: x.index_fill(1, _ROWS, 0.5), (2, 3))
 T.add("index_fill", lambda x: x[:, :3].index_fill(1, _ROWS, x[0, 3]), (2, 4), label="random")
+T.add(
+    "index_fill",
+    lambda x: x[:, :3].index_fill(1, torch.tensor([2, 0, 2]), x[0, 3]),
+    (2, 4),
+    label="twice",
+)
 T.add("index_put", lambda x: x.index_put((_ROWS,), like(constant(2), x)), (3, 2))
 T.add("index_put", lambda x: x[:3].index_put((torch.tensor([0, 2, 0]),), x[3:], accumulate=True),
       (6, 2), label="sum")  # fmt: skip

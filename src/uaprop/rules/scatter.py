@@ -91,6 +91,8 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Linear:
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Linear:
     _check(index)
     if isinstance(value, Tensor | Random):
+        if isinstance(value, Random) and not torch.compiler.is_compiling():
+            index = index.unique()  # torch's derivative counts an index twice that is named twice
         rows: Any = value.expand(  # type: ignore[union-attr]
             [len(index) if d == dim % input.ndim else n for d, n in enumerate(input.shape)]
         )
