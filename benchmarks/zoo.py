@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from architectures import ChosenOutputs, CifarResNet, Logits
+from architectures import ChosenOutputs, Logits, ResNet20
 from faces import onet, onet_scores, pnet, pnet_scores, rnet, rnet_scores
 from minilm import minilm, minilm_similarity
 from packages import REPOSITORY, borrowed, installed
@@ -74,20 +74,11 @@ def digits() -> Subject:
 
 def resnet20() -> Subject:
     """ResNet-20 on CIFAR-10's test images: batch normalisation and residuals, 19 ReLUs deep."""
-    return _resnet("resnet20", blocks=3)
-
-
-def resnet44() -> Subject:
-    """ResNet-44 of the same family, 43 ReLUs deep."""
-    return _resnet("resnet44", blocks=7)
-
-
-def _resnet(name: str, blocks: int) -> Subject:
-    model = CifarResNet(blocks)
-    model.load_state_dict(load_file(_zoo(f"{name}_cifar10.safetensors")))
+    model = ResNet20()
+    model.load_state_dict(load_file(_zoo("resnet20_cifar10.safetensors")))
     images, _ = cifar10()
     return subject(
-        name,
+        "resnet20",
         model,
         images[:12],
         images[12:36],

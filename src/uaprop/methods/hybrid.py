@@ -34,14 +34,12 @@ def hybrid(
 ) -> Any:
     """Monte Carlo of ``f(x + ε) - J ε``, whose linear part is known exactly.
 
-    ``samples`` samples go through the unmodified model. Every operation's derivative is averaged over
+    ``samples`` draws go through the unmodified model. Every operation's derivative is averaged over
     them, and a backward pass per output through these averages gives the response ``J``. With
     ``r_i = f(x + ε_i) - J ε_i`` the mean is that of ``r`` and the covariance ``J Σ Jᵀ + Cov(r)``: by
-    Stein's lemma the two parts are uncorrelated when ``J`` is the average derivative. The product of averages
-    need not be that, so its slopes are estimated from the samples (:mod:`~uaprop.methods.control_variate`):
-    the result converges to the truth whatever ``J`` is. The samples are shifted to have the mean zero, so
-    that the linear part adds nothing to the mean's error; the variances of ``r`` are shrunk towards each
-    other (:mod:`~uaprop.methods.pooling`).
+    Stein's lemma the two parts are uncorrelated when ``J`` is the average derivative. The draws are
+    shifted to have the mean zero, so that the linear part adds nothing to the mean's error; the
+    variances of ``r`` are steadied (:mod:`~uaprop.methods.pooling`).
 
     No moments and no Gaussian assumption inside the network: whatever is differentiable will do.
 
@@ -88,7 +86,7 @@ def hybrid(
         return Gaussian._from_covariance(mean, Ensemble(mean.detach() + stack))
 
     options = {"samples": samples, "seed": seed, "outputs": outputs, "rank": rank}
-    scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank, fits=True)
+    scheme = Scheme("hybrid", options, carry, stacked_output, _residual, samples, rank)
     with reseeded(seed, 1):  # the model's own randomness
         return respond(scheme, model, arguments, draw, outputs, chunk)
 
@@ -101,23 +99,8 @@ def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Resid
     factors = torch.where(torch.isfinite(average), factors, 0)  # masked: the mean says it all
     factors, relative = pooled(factors, linear, count - 1)
     var = factors.square().sum(0)
-    relative = relative * _tails(factors)
-    return Residual(average, factors, (var / count).sqrt(), var * relative)
-
-
-def _tails(factors: Tensor) -> Tensor:
-    """How many times larger the error of sampled variances is than that of normal values.
-
-    ``Var(r²) = (κ - 1) Var(r)²`` with the kurtosis ``κ``, 3 of normal values and more where a few samples
-    decide. A batch element's outputs have it in common.
-
-    Returns:
-        ``√((κ - 1)/2)`` or 1, ``(batch, 1)``.
-    """
-    squares = factors.square()
-    average = squares.mean(0)
-    varies = average > 0
-    fourth = (squares / torch.where(varies, average, 1)).square().mean(0)
-    count = varies.sum(-1, keepdim=True).clamp_min(1)
-    kurtosis = torch.where(varies, fourth, 0).sum(-1, keepdim=True) / count
-    return ((kurtosis - 1) / 2).clamp_min(1).sqrt()
+    # Cov(J ε, r) is taken to be zero. J being an average over draws, it is so up to chance: measured, with
+    # half the variance that an estimate of 2 Cov(J ε, r) would have.
+    neglected = 2 * linear * var / count
+    error = ((var * relative).square() + neglected).sqrt()
+    return Residual(average, factors, (var / count).sqrt(), error)

@@ -25,7 +25,7 @@ from ..numerics.lazy import lazy
 from ..numerics.moments import root
 from .jacobian import both_ways, jacobian, mixes
 
-__all__ = ["LinearPart", "main_directions", "orthonormal", "row_by_row"]
+__all__ = ["LinearPart", "main_directions", "row_by_row"]
 
 
 @dataclass(frozen=True)
@@ -60,37 +60,15 @@ class LinearPart:
             return self.gram.diagonal(dim1=-2, dim2=-1)
         return ((self.weights @ self.gram) * self.weights).sum(-1)
 
-    def moved(self, stacks: Sequence[Tensor | None]) -> Tensor:
-        """``rows · ε`` for stacks of noise of every input, ``(stack, batch, directions)``."""
+    def response(self, stacks: Sequence[Tensor | None]) -> Tensor:
+        """``J ε`` for stacks of deviations of every input, ``(stack, batch, outputs)``."""
         parts = [
             torch.einsum("bqn,rbn->rbq", row, s.reshape(len(s), len(row), row.shape[-1]))
             for row, s in zip(self.rows, stacks, strict=True)
             if s is not None
         ]
-        return torch.stack(parts).sum(0)
-
-    def response(self, stacks: Sequence[Tensor | None]) -> Tensor:
-        """``J ε`` for stacks of noise of every input, ``(stack, batch, outputs)``."""
-        moved = self.moved(stacks)
+        moved = torch.stack(parts).sum(0)
         return moved if self.weights is None else torch.einsum("bkq,rbq->rbk", self.weights, moved)
-
-    def scaled(self, factor: Tensor) -> LinearPart:
-        """``factor · J``, with a factor for each batch element, ``(batch, 1)``."""
-        factor = factor.to(self.rows[0].dtype).unsqueeze(-1)
-        if self.weights is not None:
-            return LinearPart(self.rows, self.pushed, factor * self.weights)
-        return LinearPart(
-            tuple(factor * row for row in self.rows), tuple(factor * push for push in self.pushed)
-        )
-
-    def added(self, weights: Tensor) -> LinearPart:
-        """``J + weights · rows``, with weights ``(batch, outputs, directions)``; itself if they are zero."""
-        if not bool(weights.any()):
-            return self
-        own = self.weights
-        if own is None:
-            own = torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
-        return LinearPart(self.rows, self.pushed, own + weights)
 
     def finite(self) -> LinearPart | None:
         """The response without outputs whose derivative is infinite or NaN; None if all are finite."""
@@ -170,12 +148,12 @@ def main_directions(
     pushed = tuple(x.cov.times(row).detach() for x, row in zip(gaussians, rows, strict=True))
     moved = [p.transpose(0, 1).reshape(rank, *x.shape) for p, x in zip(pushed, inputs, strict=True)]
     along = pushforward(moved).movedim(0, -1)
-    basis = orthonormal(rows, pushed)
+    basis = _orthonormal(rows, pushed)
     rows, pushed = (tuple(basis.mT @ each for each in stacks) for stacks in (rows, pushed))
     return LinearPart(rows, pushed, along @ basis)
 
 
-def orthonormal(rows: Sequence[Tensor], pushed: Sequence[Tensor]) -> Tensor:
+def _orthonormal(rows: Sequence[Tensor], pushed: Sequence[Tensor]) -> Tensor:
     """What makes directions orthonormal in the noise's metric.
 
     Random directions of outputs that vary together are nearly the same, so ``M`` is summed with twice the

@@ -28,7 +28,6 @@ from ..provenance import Provenance, StandardError
 from .answer import answer, blocks, joined, shares
 from .arguments import Arguments, is_gaussian
 from .batch_independence import BatchItems, default_chunk, refusal
-from .control_variate import fitted
 from .jacobian import mixes
 from .linear_part import LinearPart, main_directions, row_by_row
 
@@ -48,7 +47,7 @@ class Residual:
         factors: ``(stack, batch, outputs)``, their sum of squares is the covariance of what is not linear;
             None if nothing is known of it.
         mean_error: standard error of the mean.
-        var_error: standard error of the variance, that of the response apart.
+        var_error: standard error of the variance.
     """
 
     mean: Tensor
@@ -69,7 +68,6 @@ class Scheme:
         residual: judges mean, unexplained part and linear variances.
         rows: outputs differentiated at once.
         rank: with more outputs than this, the response along as many directions; None for all of it.
-        fits: whether the slope of the response is estimated from the stack.
     """
 
     method: str
@@ -79,7 +77,6 @@ class Scheme:
     residual: Callable[[Tensor, Tensor | None, Tensor], Residual]
     rows: int
     rank: int | None = None
-    fits: bool = False
 
 
 def stacked_output(value: Any) -> tuple[Tensor, Tensor] | None:
@@ -224,11 +221,7 @@ def _output(
         if stack is None:
             _check_derivative(part, lines)
         part = finite
-    unexplained = part_error = None
-    if stack is not None and scheme.fits:
-        part, unexplained, part_error = fitted(part, stacks, stack)
-    elif stack is not None:
-        unexplained = stack - part.response(stacks)
+    unexplained = None if stack is None else stack - part.response(stacks)
     linear = part.variances()
     found = scheme.residual(lines.detach(), unexplained, linear)
     var, factors = linear, found.factors
@@ -244,10 +237,7 @@ def _output(
     dtype = var.dtype if mean.dtype in HALF else mean.dtype
     error = None
     if found.mean_error is not None and found.var_error is not None:
-        var_error = found.var_error
-        if part_error is not None:
-            var_error = torch.hypot(var_error, part_error)
-        std_error = var_error / (2 * root(var)).clamp_min(torch.finfo(var.dtype).tiny)
+        std_error = found.var_error / (2 * root(var)).clamp_min(torch.finfo(var.dtype).tiny)
         errors = (e.reshape(final).to(dtype) for e in (found.mean_error, std_error))
         error = StandardError(*errors)
     return answer(
