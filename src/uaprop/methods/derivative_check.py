@@ -39,10 +39,10 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
     With a step ``h ε`` and ``d = f(m + h ε) - f(m - h ε)``, each output weighted by the inverse of its own
     ``d``, the weighted sums of ``d`` and of ``2 h J ε`` have to agree to a tenth; and so have sums with
     random signs, in units of the root of the number of outputs: errors of opposite sign do not cancel in
-    all of them. Where they do not, the
-    step may be too large (kinks, curvature), so smaller ones are tried, as far as rounding allows. Only if
-    the last two of them say the same, and autograd something else, it is refused. If the first step agrees
-    that is one forward pass with gradients, four backward passes and two forward passes.
+    all of them. Where they do not agree, the step may be too large (kinks, curvature), so smaller ones are
+    tried, as far as rounding allows. Only if the last two of them say the same, and autograd something
+    else, it is refused. If the first step agrees that is one forward pass with gradients, four backward
+    passes and two forward passes.
 
     Args:
         model: any callable on tensors.
