@@ -27,7 +27,7 @@ from .zoo import MODELS
 __all__ = ["METHODS", "Measurement", "measure", "prepared"]
 
 COPIES = 32  # of the input in a batch, and
-DRAWS = 32  # of each: 1024 in all
+SAMPLES = 32  # of each: 1024 in all
 PROBES = 32
 METHODS: dict[str, dict[str, Any]] = {"diagonal": {}, "sketch": {"probes": PROBES}}
 
@@ -104,7 +104,7 @@ def measure(model: Model, noise: float, seeds: int = 1) -> Measurement:
 
 
 def monte_carlo(
-    model: Model, network: nn.Module, x: Tensor, noise: float, draws: int = DRAWS
+    model: Model, network: nn.Module, x: Tensor, noise: float, draws: int = SAMPLES
 ) -> list[ua.Gaussian]:
     """The moments of the outputs by the method ``samples``, for a batch of copies of one input.
 
@@ -188,7 +188,7 @@ def choose_noise(model: Model) -> float:
 
 def bound(errors: Errors) -> str:
     """What was measured, and one or two standard errors of it, rounded up."""
-    error = 1 / math.sqrt(2 * COPIES * DRAWS)
+    error = 1 / math.sqrt(2 * COPIES * SAMPLES)
     slack = (error, 2 * error, error)
     numbers = (math.ceil(100 * (e + s)) / 100 for e, s in zip(astuple(errors), slack, strict=True))
     return "({:.2f}, {:.2f}, {:.2f})".format(*numbers)
