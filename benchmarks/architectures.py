@@ -29,17 +29,25 @@ class Block(nn.Module):
         return F.relu(body + x)
 
 
-class ResNet20(nn.Module):
-    """ResNet-20 for images (N, 3, 32, 32) and ten classes, with the zoo's parameter names."""
+class CifarResNet(nn.Module):
+    """ResNet for images (N, 3, 32, 32) and ten classes, with the zoo's parameter names.
 
-    def __init__(self) -> None:
+    It has three layers of so many blocks: 3 in ResNet-20, 7 in ResNet-44.
+    """
+
+    def __init__(self, blocks: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = nn.Sequential(Block(16, 16), Block(16, 16), Block(16, 16))
-        self.layer2 = nn.Sequential(Block(16, 32), Block(32, 32), Block(32, 32))
-        self.layer3 = nn.Sequential(Block(32, 64), Block(64, 64), Block(64, 64))
+        self.layer1 = self._layer(16, 16, blocks)
+        self.layer2 = self._layer(16, 32, blocks)
+        self.layer3 = self._layer(32, 64, blocks)
         self.linear = nn.Linear(64, 10)
+
+    @staticmethod
+    def _layer(inputs: int, outputs: int, blocks: int) -> nn.Sequential:
+        rest = [Block(outputs, outputs) for _ in range(blocks - 1)]
+        return nn.Sequential(Block(inputs, outputs), *rest)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)))

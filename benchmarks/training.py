@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from architectures import ResNet20
+from architectures import CifarResNet
 from timed import CORES, STD, pictures
 from timing import race
 from torch import Tensor, nn
@@ -33,8 +33,8 @@ def training(budget: float) -> Iterator[dict[str, Any]]:
     images = pictures(32, 32)
     cases = (
         ("digits CNN, 64 × 1 × 8 × 8", architecture(), digits, camera(digits), True, 1, BOUND),
-        ("ResNet-20, 32 × 3 × 32 × 32", ResNet20(), images, None, True, CORES, BOUND),
-        ("the same, normalisation frozen", ResNet20(), images, None, False, CORES, None),
+        ("ResNet-20, 32 × 3 × 32 × 32", CifarResNet(3), images, None, True, CORES, BOUND),
+        ("the same, normalisation frozen", CifarResNet(3), images, None, False, CORES, None),
     )
     for name, model, mean, given, norms_train, threads, bound in cases:
         x = given if given is not None else ua.Gaussian(mean, std=STD)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from architectures import ChosenOutputs, Logits, ResNet20
+from architectures import ChosenOutputs, CifarResNet, Logits
 from faces import onet, onet_scores, pnet, pnet_scores, rnet, rnet_scores
 from minilm import minilm, minilm_similarity
 from packages import REPOSITORY, borrowed, installed
@@ -74,11 +74,20 @@ def digits() -> Subject:
 
 def resnet20() -> Subject:
     """ResNet-20 on CIFAR-10's test images: batch normalisation and residuals, 19 ReLUs deep."""
-    model = ResNet20()
-    model.load_state_dict(load_file(_zoo("resnet20_cifar10.safetensors")))
+    return _resnet("resnet20", blocks=3)
+
+
+def resnet44() -> Subject:
+    """ResNet-44 of the same family, 43 ReLUs deep."""
+    return _resnet("resnet44", blocks=7)
+
+
+def _resnet(name: str, blocks: int) -> Subject:
+    model = CifarResNet(blocks)
+    model.load_state_dict(load_file(_zoo(f"{name}_cifar10.safetensors")))
     images, _ = cifar10()
     return subject(
-        "resnet20",
+        name,
         model,
         images[:12],
         images[12:36],
@@ -124,7 +133,7 @@ def _crepe(name: str, model: nn.Module) -> Subject:
     return subject(
         name,
         model,
-        _scaled([_sentence()[start : start + FRAME] for start in FRAMES]),
+        _scaled([sentence()[start : start + FRAME] for start in FRAMES]),
         _other_frames(),
         levels=(0.01, 0.05, 0.2),
         of="the signal's std",
@@ -132,7 +141,7 @@ def _crepe(name: str, model: nn.Module) -> Subject:
     )
 
 
-def _sentence() -> Tensor:
+def sentence() -> Tensor:
     """0.9 seconds of 16-bit samples at 16 kHz, the rate that CREPE takes."""
     with wave.open(str(installed("amfm_decompy") / "sample.wav")) as file:
         samples = np.frombuffer(file.readframes(-1), dtype="<i2")
@@ -143,7 +152,7 @@ def _other_frames() -> Tensor:
     """Voiced frames of the parts of the sentence that are not measured, at several speeds."""
     frames = []
     for start, end in REST:
-        part = _sentence()[start:end]
+        part = sentence()[start:end]
         for speed in SPEEDS:
             faster = _resampled(part, round(len(part) / speed))
             frames += [faster[i : i + FRAME] for i in range(0, len(faster) - FRAME + 1, STEP)]

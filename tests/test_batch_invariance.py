@@ -21,6 +21,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "samples, moderated": {"samples": 12, "moderated": True},
     "samples, antithetic": {"samples": 20, "antithetic": True},
     "samples, centred": {"samples": 20, "centred": True},
+    "samples, qmc": {"samples": 64, "qmc": True},
 }
 Batch = tuple[nn.Module, ua.Gaussian]
 

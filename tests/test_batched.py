@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import uaprop as ua
+from uaprop.methods import plain_samples
 from uaprop.methods.arguments import Arguments
 from uaprop.methods.batch_independence import BatchItems, agree
 from uaprop.methods.samples import Stream
@@ -19,6 +20,11 @@ from uaprop.methods.samples import Stream
 BATCH, FEATURES, DRAWS = 4, 256, 24
 
 Model = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _small_samples_are_joined_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_samples, "_WORTH_JOINING", 0)
 
 
 def noisy() -> ua.Gaussian:
@@ -32,21 +38,20 @@ def layers(*more: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(FEATURES, 6), *more, nn.Tanh(), nn.Linear(6, 3)).double()
 
 
-class Recorded:
-    """A model, and how many batch elements it was called with."""
+def recorded(model: Model) -> tuple[Model, list[int]]:
+    """A function that calls a model, and how many batch elements it was called with."""
+    sizes: list[int] = []
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self.sizes: list[int] = []
+    def call(x: Tensor) -> Any:
+        sizes.append(len(x))
+        return model(x)
 
-    def __call__(self, x: Tensor) -> Any:
-        self.sizes.append(len(x))
-        return self.model(x)
+    return call, sizes
 
 
-def one_by_one(model: Model, x: ua.Gaussian, items: bool = True) -> Tensor:
+def one_by_one(model: Model, x: ua.Gaussian, items: bool = True, count: int = DRAWS) -> Tensor:
     """The results of the very samples, without the method; items have the same noise or their own."""
-    draws = Stream([x], 0, items=items, total=DRAWS).take(DRAWS)[0]
+    draws = Stream([x], 0, items=items, total=count).take(count)[0]
     with torch.no_grad():
         return torch.stack([model(draw.clone()) for draw in draws])
 
@@ -56,11 +61,12 @@ def sampled(model: Model, x: ua.Gaussian, **options: Any) -> Any:
 
 
 def test_independent_batch_elements_go_in_one_batch() -> None:
-    model = Recorded(layers(nn.BatchNorm1d(6)).eval())
+    network = layers(nn.BatchNorm1d(6)).eval()
+    model, sizes = recorded(network)
     x = noisy()
     y = sampled(model, x)
-    assert max(model.sizes) == BATCH * (DRAWS - 2)
-    answers = one_by_one(model.model, x)
+    assert max(sizes) == BATCH * (DRAWS - 2)
+    answers = one_by_one(network, x)
     torch.testing.assert_close(y.mean, answers.mean(0))
     torch.testing.assert_close(y.var, answers.var(0))
     torch.testing.assert_close(y.covariance()[1], torch.cov(answers[:, 1].T))
@@ -69,10 +75,10 @@ def test_independent_batch_elements_go_in_one_batch() -> None:
 @pytest.mark.parametrize("more", [(), ("name", 3)])
 def test_structures_of_answers(more: tuple[Any, ...]) -> None:
     network = layers()
-    model = Recorded(lambda x: {"scores": network(x), "both": (x[:, :2], *more)})
+    model, sizes = recorded(lambda x: {"scores": network(x), "both": (x[:, :2], *more)})
     x = noisy()
     y = sampled(model, x)
-    assert max(model.sizes) == BATCH * (DRAWS - 2)
+    assert max(sizes) == BATCH * (DRAWS - 2)
     assert y["both"][1:] == more
     torch.testing.assert_close(y["scores"].var, one_by_one(network, x).var(0))
     torch.testing.assert_close(y["both"][0].var, one_by_one(lambda x: x[:, :2], x).var(0))
@@ -210,8 +216,37 @@ def test_samples_are_not_joined_if_they_would_seldom_influence_each_other(
     torch.testing.assert_close(y.var, answers.var(0))
 
 
+def test_samples_are_not_joined_if_an_element_of_the_first_decides_for_all() -> None:
+    """No tensor that is computed has lost its batch: only the value that is read tells."""
+    x = ua.Gaussian(torch.zeros(1, 64, dtype=torch.float64), std=1.0)
+
+    def model(x: Tensor) -> Tensor:
+        return x[:, :3] * 5 if x[0, 0] > 1 else x[:, :3]
+
+    y = ua.propagate(model, x, "samples", samples=400)
+    answers = one_by_one(model, x, count=400)
+    torch.testing.assert_close(y.mean, answers.mean(0))
+    torch.testing.assert_close(y.var, answers.var(0))
+
+
+@pytest.mark.parametrize("batch", range(2, 13))
+def test_an_exchange_within_groups_of_neighbours_is_found(batch: int) -> None:
+    """Each item gets the next one of its group; all tensors keep the batch."""
+    x = ua.Gaussian(torch.arange(batch * 8.0).view(batch, 8).sin(), std=0.3)
+    for size in (k for k in range(2, batch + 1) if batch % k == 0):
+        place = torch.arange(batch)
+        following = place // size * size + (place + 1) % size
+
+        def model(x: Tensor, following: Tensor = following) -> Tensor:
+            return x + x[following]
+
+        assert not BatchItems(model, Arguments.of(x)).are_independent, size
+        with pytest.raises(ValueError, match="influence each other"):
+            ua.propagate(model, x, "hybrid", samples=4, chunk=1)
+
+
 def test_randomness_of_the_model_is_sampled_along() -> None:
-    model = Recorded(nn.Dropout(0.5))
+    model, _ = recorded(nn.Dropout(0.5))
     y = ua.propagate(model, ua.Gaussian(torch.ones(4, 16), 1e-6), method="samples", samples=2000)
     torch.testing.assert_close(y.var, torch.ones(4, 16), rtol=0.15, atol=0)  # p/(1-p) = 1
     off = y.covariance() - torch.diag_embed(y.var)
@@ -322,7 +357,7 @@ def test_known_models_need_no_trial(draws: int) -> None:
     given: list[int] = []
     torch.manual_seed(1)
     x = ua.Gaussian(torch.randn(BATCH, FEATURES), std=0.3)
-    plain = Recorded(model)  # not known
+    plain, _ = recorded(model)  # not known
     expected = ua.propagate(plain, x, method="samples", samples=draws)
 
     class Counted(torch.overrides.TorchFunctionMode):
@@ -334,6 +369,6 @@ def test_known_models_need_no_trial(draws: int) -> None:
     with Counted():
         found = ua.propagate(model, x, method="samples", samples=draws)
     assert given[0] == BATCH * min(16, draws)
-    assert sum(given) == BATCH * draws
+    assert sum(given) == BATCH * (draws + 1)  # the last of them at the mean
     torch.testing.assert_close(found.mean, expected.mean)
     torch.testing.assert_close(found.var, expected.var, rtol=1e-4, atol=1e-6)

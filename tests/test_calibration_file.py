@@ -78,6 +78,38 @@ NUMBERS: dict[str, tuple[Callable[[ua.Calibration], dict[str, Any]], str]] = {
     "curve infinite": (lambda c: {"curves": changed(c.curves, INF, 2, 5)}, "curves: NaN or inf"),
     "curve without width": (lambda c: {"curves": torch.ones_like(c.curves)}, "first knot"),
     "curves long": (lambda c: {"curves": torch.cat([c.curves] * 2)}, "curves has the shape"),
+    "held-out error NaN": (lambda c: {"held_out": changed(c.held_out, NAN, 0, 1)}, "held_out: NaN"),
+    "held-out error negative": (
+        lambda c: {"held_out": changed(c.held_out, -0.1, 0, 0)},
+        "held_out: -0.1 is negative",
+    ),
+    "held-out errors of two outputs": (
+        lambda c: {"held_out": torch.cat([c.held_out] * 2)},
+        r"held_out has the shape \(2, 2\), not \(1, 2\) or \(0, 2\)",
+    ),
+    "held-out error without its mean": (
+        lambda c: {"held_out": c.held_out[:, :1].contiguous()},
+        r"held_out has the shape \(1, 1\)",
+    ),
+    "range infinite": (lambda c: {"inputs": changed(c.inputs, INF, 0, 0, 3)}, "inputs: NaN or inf"),
+    "range reversed": (lambda c: {"inputs": c.inputs.flip(2)}, "ends of a range are not in order"),
+    "range beyond its tolerance": (
+        lambda c: {"inputs": changed(c.inputs, 99.0, 0, 1, 2)},
+        "ends of a range are not in order",
+    ),
+    "no ranges": (lambda c: {"inputs": c.inputs[:0]}, r"inputs has the shape \(0, 3, 4\)"),
+    "ranges short": (
+        lambda c: {"inputs": c.inputs[:, :2].contiguous()},
+        r"inputs has the shape \(1, 2, 4\), not \(inputs, 3, 4\)",
+    ),
+    "ranges are integers": (
+        lambda c: {"inputs": c.inputs.long()},
+        "int64 is no floating-point type",
+    ),
+    "ranges without dimensions": (
+        lambda c: {"inputs": torch.tensor(1.0)},
+        r"inputs has the shape \(\)",
+    ),
     "no places": (
         lambda c: {
             "places": (),
@@ -119,7 +151,10 @@ EDITS: dict[str, Callable[[dict[str, Tensor], dict[str, str]], Any]] = {
     "a tensor added": lambda tensors, _: tensors.update({"more": torch.ones(1)}),
     "a tensor renamed": lambda tensors, _: tensors.update({"0000": tensors.pop("00000")}),
     "no format": lambda _, metadata: metadata.pop("format"),
-    "an older format": lambda _, metadata: metadata.update(format="uaprop calibration 4"),
+    "an older format": lambda _, metadata: metadata.update(format="uaprop calibration 5"),
+    "no held-out error": lambda tensors, _: tensors.pop("held_out"),
+    "no ranges": lambda tensors, _: tensors.pop("inputs"),
+    "another held-out error": lambda tensors, _: tensors["held_out"].mul_(0.5),
     "no places": lambda _, metadata: metadata.pop("places"),
     "no model": lambda _, metadata: metadata.pop("model"),
     "no checksum": lambda _, metadata: metadata.pop("checksum"),
@@ -216,7 +251,7 @@ def test_what_was_read_does_not_change_with_its_file(
     path.write_bytes(content)
     found = ua.Calibration.load(path)
     path.write_bytes(content[:-100] + bytes(100))
-    for name in ("slopes", "levels", "curves"):
+    for name in ("slopes", "levels", "curves", "held_out", "inputs"):
         assert torch.equal(getattr(found, name), getattr(calibration, name))
     for factor, wanted in zip(found.factors, calibration.factors, strict=True):
         assert torch.equal(factor, wanted)

@@ -54,13 +54,16 @@ def test_kinks_curvature_and_rounding_are_not_taken_for_wrong_gradients(
 
 @pytest.mark.parametrize("std", [1e-5, 1e-3, 0.05, 1.0])
 def test_a_part_that_is_detached_is_noticed_at_any_noise(std: float) -> None:
+    torch.manual_seed(5)
     net = nn.Sequential(nn.Linear(32, 8), nn.Tanh())
 
     def model(x: Any) -> Any:
         return net(x) + net(x).detach()
 
     x = ua.Gaussian(torch.randn(2, 32), std=std)
-    with pytest.raises(ua.UnsupportedOperation, match=r"autograd gives 0\.5 times.*samples"):
+    with pytest.raises(
+        ua.UnsupportedOperation, match=r"autograd gives 0\.(5|499|501) times.*samples"
+    ):
         ua.propagate(model, x, "linear")
 
 

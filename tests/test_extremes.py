@@ -200,3 +200,25 @@ def test_shrinkages_are_finite_everywhere(name: str, dtype: torch.dtype) -> None
     assert (found.var >= 0).all()
     grads = torch.autograd.grad(sum(t.sum() for t in found), (mean, var))
     assert not any(g.isnan().any() for g in grads)
+
+
+RETURNED = {
+    "max": lambda x: torch.max(x, 1),
+    "min": lambda x: x.min(1),
+    "sort": lambda x: torch.sort(x, 1),
+    "topk": lambda x: x.topk(2, 1),
+    "kthvalue": lambda x: torch.kthvalue(x, 2, 1),
+    "median": lambda x: x.median(1),
+    "max_pool": lambda x: F.max_pool1d(x, 2, return_indices=True),
+    "adaptive": lambda x: F.adaptive_max_pool1d(x, 2, return_indices=True),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_comes_with_indices_is_of_torchs_own_type(name: str) -> None:
+    """So a tree of it has the same form for samples and for Gaussians."""
+    mean = torch.randn(3, 4)
+    found, wanted = RETURNED[name](ua.Gaussian(mean, std=0.1)), RETURNED[name](mean)
+    assert type(found) is type(wanted)
+    values, _ = found
+    assert values.shape == wanted[0].shape

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -85,3 +87,33 @@ def test_a_model_may_fork_while_it_is_run() -> None:
 
     ua.propagate(model, x, "hybrid")
     assert found[1] == 0
+
+
+FIRST = """
+import faulthandler, os, sys, threading, time
+import torch
+import uaprop as ua
+
+x = ua.Gaussian(torch.ones(2, 3), var=0.1)
+model = torch.nn.Linear(3, 2)
+first = threading.Thread(target=ua.propagate, args=(model, x, "hybrid"))
+first.start()
+time.sleep(float(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    faulthandler.dump_traceback_later(60, exit=True)
+    ua.propagate(model, x, "hybrid")
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+first.join()
+sys.exit(status != 0)
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.1", "0.5"])
+def test_a_child_runs_whose_parent_was_importing(seconds: str) -> None:
+    """In the first propagation of a process, when uaprop and torch import what they need for it."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FIRST, seconds], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr

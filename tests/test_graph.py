@@ -117,6 +117,31 @@ def test_a_program_can_be_propagated(models, x: ua.Gaussian, tmp_path: Path) -> 
     torch.testing.assert_close(sampled.std, wanted.std, rtol=0.08, atol=0)
 
 
+class Sized(nn.Module):
+    """It asks for sizes, as TorchScript keeps them: as operators of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.size(0), 2)
+        if x.dim() > 2:
+            state = state + 1
+        y = torch.tanh(self.layer(x)) + state
+        return y.reshape(len(x), x.size()[1] - 1) / x.numel()
+
+
+@pytest.mark.parametrize("method", ["hybrid", "adjoint", "diagonal"])
+def test_a_script_may_ask_for_sizes(method: str) -> None:
+    torch.manual_seed(0)
+    model = Sized().eval()
+    x = ua.Gaussian(torch.randn(4, 3), std=0.1)
+    found, wanted = (ua.propagate(m, x, method) for m in (torch.jit.script(model), model))
+    torch.testing.assert_close(found.mean, wanted.mean)
+    torch.testing.assert_close(found.std + 0, wanted.std + 0, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("wrap", [torch.jit.script, lambda m: torch.jit.trace(m, torch.ones(1, 3))])
 def test_torchscript(wrap) -> None:
     torch.manual_seed(0)

@@ -119,6 +119,26 @@ def test_it_is_closer_to_the_truth(x: ua.Gaussian) -> None:
     assert mean_off(last) > 2 * mean_off(first)
 
 
+def _in_place(name: str) -> Any:
+    return lambda x: getattr(x + 0, name)()
+
+
+@pytest.mark.parametrize(
+    ("method", "function"),
+    [
+        (lambda x: x.relu(), F.relu),
+        (lambda x: x.relu().tanh(), lambda x: torch.tanh(F.relu(x))),
+        (lambda x: F.relu(x).clamp(0.1, 0.9), lambda x: torch.clamp(F.relu(x), 0.1, 0.9)),
+        (_in_place("relu_"), F.relu),
+        (_in_place("sigmoid_"), torch.sigmoid),
+    ],
+)
+def test_methods_of_a_tensor_are_the_functions_of_their_name(
+    x: ua.Gaussian, method: Any, function: Any
+) -> None:
+    same(F.max_pool2d(method(x), 2), F.max_pool2d(function(x), 2))
+
+
 def test_modifying_the_operand_in_place_does_not_change_the_maximum(x: ua.Gaussian) -> None:
     wanted = F.max_pool2d(F.relu(x), 2)
     x = x + 0
@@ -142,6 +162,27 @@ def test_a_value_modified_in_place_is_no_longer_that_function(x: ua.Gaussian) ->
     z = F.max_pool2d(y, 2)
     assert z.loc[:, 0].eq(-1).all()
     assert z.cov.var[:, 0].eq(0).all()
+
+
+@pytest.mark.parametrize("which", ["mean", "var"])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("function", [F.relu, lambda x: F.sigmoid(F.relu(x)), lambda x: 2 * x])
+def test_what_is_written_to_the_mean_is_seen_everywhere_or_nowhere(
+    function: Any, context: Any, which: str
+) -> None:
+    """Outside of inference mode ``y.mean`` shares its memory with ``y``; inside it is a copy."""
+    mean = torch.randn(1, 2, 4, 4, generator=torch.Generator().manual_seed(0)).double()
+    with context():
+        y, wanted = (function(ua.Gaussian(mean.clone(), 0.3)) for _ in range(2))
+        getattr(y, which).fill_(3.0)
+        if torch.is_inference_mode_enabled():
+            assert torch.equal(y.loc, wanted.loc)
+            assert torch.equal(y.cov.var, wanted.cov.var)
+            same(F.max_pool2d(y, 2), F.max_pool2d(wanted, 2))
+        else:
+            assert bool((getattr(y, which) == 3).all())
+            direct = ua.Gaussian(y.loc.clone(), y.cov.var.clone())
+            same(F.max_pool2d(y, 2), F.max_pool2d(direct, 2))
 
 
 @pytest.mark.parametrize("function", [F.relu, torch.sigmoid, F.gelu])

@@ -157,7 +157,11 @@ def test_random_numbers_that_are_not_used_do_no_harm(method: str) -> None:
 
 
 def test_auto_samples_a_model_that_hybrid_refuses() -> None:
-    y = ua.propagate(Model(STEPS["torch.rand"]), ua.Gaussian(MEAN, std=STD))
+    model = Model(
+        lambda x: x * (1 + 1e-3 * torch.rand(8))
+    )  # mostly linear in the noise all the same
+    x = ua.Gaussian(MEAN.repeat(1, 20), std=STD)
+    y = ua.propagate(lambda x: model(x[:, :6]), x)
     assert y.provenance.method == "samples"
     assert "torch.rand" in y.provenance.reason
 
@@ -207,3 +211,14 @@ def test_stochastic_depth_has_the_moments_over_all_masks(method: str) -> None:
         0.6 if method == "diagonal" else 0.15
     )  # a mask is shared by a row, which diagonal ignores
     torch.testing.assert_close(y.std, expected.std(0), rtol=rtol, atol=0.005)
+
+
+@pytest.mark.parametrize("samples", [8, 17, 200])
+def test_hybrid_has_a_mask_of_dropout_for_each_of_its_samples(samples: int) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of training mode
+        y = ua.propagate(model, ua.Gaussian(MEAN, std=STD), "hybrid", samples=samples)
+        truth = ua.propagate(model, ua.Gaussian(MEAN, std=STD), "samples", samples=5000)
+    assert 0.5 < float((y.std / truth.std).mean()) < 1.5

@@ -88,7 +88,7 @@ def test_what_does_not_vary_stays() -> None:
     varies[1] = varies[:, 2] = False
     assert (y.var[varies] > 0).all()
     assert y.standard_error.std.isfinite().all()
-    assert (y.standard_error.std[~varies] == 0).all()
+    assert (y.standard_error.std[~varies] < 1e-12).all()
     others, rest = [k for k in range(OUTPUTS) if k != 2], [0, 2, 3, 4, 5]
     alone = sampled(lambda t: model(t)[:, others], x[rest], 5, moderated=True)
     torch.testing.assert_close(y.var[rest][:, others], alone.var)

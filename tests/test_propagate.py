@@ -139,7 +139,11 @@ def test_large_outputs_keep_no_dense_covariance() -> None:
     [
         ({"method": "magic"}, ValueError, "diagonal, .*samples"),
         ({"method": "diagonal", "samples": 3}, TypeError, "no option 'samples'"),
-        ({"method": "samples", "probes": 3}, TypeError, "chunk, keys, moderated, samples, seed"),
+        (
+            {"method": "samples", "probes": 3},
+            TypeError,
+            "chunk, keys, moderated, qmc, samples, seed",
+        ),
         ({"method": "samples", "samples": 1}, ValueError, "at least 2"),
         ({"method": "samples", "chunk": 0}, ValueError, "chunk must be"),
     ],

@@ -259,7 +259,7 @@ def test_keywords_that_hold_tensors_are_the_models() -> None:
 
 
 def test_a_misspelt_option_is_not_taken_for_an_argument() -> None:
-    with pytest.raises(TypeError, match="no option 'sample'; it has chunk"):
+    with pytest.raises(TypeError, match="no option 'sample'; it has averaged, chunk"):
         ua.propagate(Image(), noisy(), "hybrid", sample=16)
     with pytest.raises(TypeError, match=r"no option 'double'; .* goes into a dict"):
         ua.propagate(Image(), pixel_values=noisy(), double=True)

@@ -71,6 +71,8 @@ def same(name: str, found: ua.Gaussian, y: ua.Gaussian, items: Any = slice(None)
         close(found.standard_error.std, y.standard_error.std[items])
     if name in WITH_ATTRIBUTION:
         close(found.attribution(2), y.attribution(2)[items])
+    if name != "diagonal":
+        close(found.nominal, y.nominal[items])
     if found.ndim:
         flips, wanted = ua.flip_probability(found), ua.flip_probability(y)
         torch.testing.assert_close(
@@ -141,6 +143,10 @@ def test_some_outputs_keep_what_is_known_of_them(name: str) -> None:
         torch.cat([y[:, :1], y[:, 2:]], 1).covariance(),
         y.covariance()[:, [0, 2, 3]][:, :, [0, 2, 3]],
     )
+    if name != "diagonal":
+        close(part.nominal, y.nominal[:, [3, 1]])
+        close(y.unflatten(1, (2, 2)).nominal, y.nominal.view(5, 2, 2))
+        close(y.T.nominal, y.nominal.T)
     if name in WITH_ERRORS:
         close(part.standard_error.std, y.standard_error.std[:, [3, 1]])
         close(y[:, 3].standard_error.mean, y.standard_error.mean[:, 3])

@@ -38,7 +38,7 @@ def test_sampling_a_large_output_takes_small_chunks() -> None:
     x = ua.Gaussian(torch.zeros(1, 2**10), 1.0)
     y = ua.propagate(decoder, x, method="samples", samples=40)
     assert y.shape == (1, 2**17)
-    assert max(rows) == 2
+    assert max(rows) <= 2
 
 
 def test_sampling_refuses_one_draws_value_as_a_constant() -> None:

@@ -111,3 +111,31 @@ def test_correlated_noise_may_leave_elements_out() -> None:
         torch.testing.assert_close(x.cov.var.float(), torch.tensor([0.01, 0.0]), rtol=1e-2, atol=0)
     x = ua.Gaussian.from_dense(torch.zeros(2), torch.diag(torch.tensor([1.0, 0.0])))
     assert x.cov.var.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "std"),
+    [
+        ("torch.mul", lambda x: x * 1e-2, 1e-2),
+        ("torch.div", lambda x: x / 100, 1e-2),
+        ("mean", lambda x: x.expand(2000, 4).clone().mean(0), 5e-3),
+        ("torch.tanh", lambda x: torch.tanh(x + 4.5), 1e-2),
+        ("torch.mul", lambda x: x * 100, 10.0),
+        ("linear", lambda x: nn.functional.linear(x, torch.full((3, 4), 1e-3).to(x.dtype)), 1e-2),
+        ("mul_", lambda x: x.clone().mul_(1e-2), 1e-2),
+    ],
+)
+def test_an_operation_whose_variances_float16_cannot_hold_is_refused(
+    name: str, operation: Any, std: float
+) -> None:
+    x = ua.Gaussian(torch.ones(4).half(), std=std)
+    with pytest.raises(ua.UnsupportedOperation, match=f"{name}.*float16 cannot hold"):
+        operation(x)
+    operation(ua.Gaussian(torch.ones(4), std=std))
+
+
+def test_single_elements_far_below_zero_do_not_refuse_a_relu_in_float16() -> None:
+    mean = torch.linspace(-1, 1, 101).half()
+    y = torch.relu(ua.Gaussian(mean, std=0.05))
+    exact = torch.relu(ua.Gaussian(mean.float(), std=0.05))
+    torch.testing.assert_close(y.var.float(), exact.var, rtol=0.02, atol=1e-6)

@@ -201,6 +201,61 @@ def test_what_is_normalised_stays_within_bounds(count: int, dtype: torch.dtype) 
         assert bool((value.loc.square() + value.var <= limit * (1 + 1e-5)).all())
 
 
+@pytest.mark.parametrize("method", ["diagonal", "full"])
+@pytest.mark.parametrize("sources", [1, 2, 3])
+@pytest.mark.parametrize("count", [3, 4])
+def test_what_is_normalised_stays_within_bounds_if_elements_share_noise(
+    count: int, sources: int, method: str
+) -> None:
+    """A few elements and fewer sources: the formula for a steady normaliser is used all the same."""
+    generator = torch.Generator().manual_seed(count)
+    mean = torch.randn(200, count, generator=generator)
+    scale = 10 ** (3 * torch.rand(200, 1, generator=generator) - 2)
+    factors = torch.randn(sources, 200, count, generator=generator) * scale
+    x = ua.Gaussian.from_factors(mean, factors)
+    for name, limit in {"layer_norm": count, "rms_norm": count, "normalize": 1}.items():
+        call = LAYERS[name]
+        y = dense(call)(x) if method == "full" else call(x)
+        assert bool((y.var >= 0).all())
+        assert bool((y.loc.square() + y.var <= limit * (1 + 1e-5)).all())
+
+
+def test_bounds_hold_to_the_last_digit() -> None:
+    """``acos`` makes NaN of a cosine above 1, by however little."""
+    generator = torch.Generator().manual_seed(0)
+    mean = 10 ** (4 * torch.rand(2000, 4, generator=generator))
+    for noise in (1e-6, 1e-3):
+        x = ua.Gaussian(mean, std=noise * mean)
+        for other in (2 * mean, ua.Gaussian(2 * mean, std=noise * mean)):
+            found = F.cosine_similarity(x, other)
+            assert bool(torch.acos(found.loc).isfinite().all())
+            assert bool((found.var >= 0).all())
+    mean[:, 1:] = 0.0
+    x = ua.Gaussian(mean, std=torch.rand(mean.shape, generator=generator))
+    for call, limit in ((lambda x: F.rms_norm(x, (4,)), 2), (F.normalize, 1)):
+        found = call(x)
+        assert bool((found.loc.abs() <= limit).all())
+        assert bool((found.var <= limit**2 - found.loc.square()).all())
+
+
+@pytest.mark.parametrize("scale", [1e-16, 1e-12, 1e12, 1e16])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "std", "vector_norm", "cosine"])
+def test_noise_around_zero_has_a_size_too(name: str, scale: float) -> None:
+    """Of whatever order of magnitude, although float32 does not hold a square of the variances."""
+    calls: dict[str, tuple[Call, int]] = {
+        "layer_norm": (lambda x: F.layer_norm(x, (4,), eps=0.0), 0),
+        "rms_norm": (lambda x: F.rms_norm(x, (4,), eps=0.0), 0),
+        "std": (lambda x: torch.std(x, 1), 1),
+        "vector_norm": (lambda x: torch.linalg.vector_norm(x, dim=1), 1),
+        "cosine": (lambda x: F.cosine_similarity(x[:, :2], x[:, 2:], eps=0.0), 0),
+    }
+    call, degree = calls[name]
+    mean, std = torch.zeros(1, 4), torch.tensor([[1.0, 2.0, 0.5, 3.0]])
+    wanted, found = call(ua.Gaussian(mean, std=std)), call(ua.Gaussian(mean, std=scale * std))
+    torch.testing.assert_close(found.loc / scale**degree, wanted.loc + 0, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.std / scale**degree, wanted.std + 0, rtol=1e-4, atol=0)
+
+
 def test_statistics_of_a_large_batch_that_half_of_it_makes_noisy() -> None:
     """Elements without noise get that of the channel's mean and spread, which are correlated."""
     generator = torch.Generator().manual_seed(0)

@@ -14,6 +14,8 @@ from .numerics.autocast import outside_autocast
 
 __all__ = ["Explained", "Provenance", "StandardError"]
 
+_WITHOUT_MEAN_PASS = ("diagonal", "calibrated")
+
 
 class StandardError(NamedTuple):
     """One standard deviation of an estimate's own error, for each element of the result."""
@@ -36,6 +38,8 @@ class Provenance:
         standard_error: of mean and standard deviation, if the method knows it; or a function that gives it.
         shares: for every Gaussian input the parts of the outputs' variances that its elements cause; empty
             if the method does not say.
+        nominal: the model's own output at the mean input; None if it is not known.
+        without_nominal: why it is not, if the method would run the model on the mean.
     """
 
     method: str
@@ -47,6 +51,8 @@ class Provenance:
         default=None, repr=False
     )
     shares: tuple[Attribution, ...] = field(default=(), repr=False)
+    nominal: Tensor | None = field(default=None, repr=False, compare=False)
+    without_nominal: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -73,44 +79,51 @@ class Provenance:
             Its provenance; a tuple if the rearrangement has several outputs.
         """
         told = self.evaluated()
-        errors = [
-            apply(torch.zeros_like(like, dtype=error.dtype).add(error)) for error in told._errors()
+        tensors = [
+            apply(torch.zeros_like(like, dtype=tensor.dtype).add(tensor))
+            for tensor in told._tensors()
         ]
         shares = [share.selected(apply, like) for share in self.shares]
-        found = [*errors, *shares]
+        found = [*tensors, *shares]
         if not any(isinstance(each, tuple | list) for each in found):
-            return told._with(errors, shares)
+            return told._with(tensors, shares)
         rows = zip(*found, strict=True)
-        return tuple(told._with(row[: len(errors)], row[len(errors) :]) for row in rows)
+        return tuple(told._with(row[: len(tensors)], row[len(tensors) :]) for row in rows)
 
     def converted(self, convert: Callable[[Tensor], Tensor], like: Tensor) -> Provenance:
         """Of a result in another dtype or on the device of ``like``."""
         told = self.evaluated()
         return told._with(
-            [convert(error) for error in told._errors()],
+            [convert(tensor) for tensor in told._tensors()],
             [share.converted(convert, like) for share in self.shares],
         )
 
     @classmethod
     def joined(
-        cls, build: Callable[..., Tensor], operands: Sequence[tuple[Provenance, Tensor]]
+        cls,
+        build: Callable[..., Tensor],
+        operands: Sequence[tuple[Provenance, Tensor]],
+        whole: Callable[..., Tensor],
     ) -> Provenance:
         """Of several results put together.
 
         Args:
             build: puts tensors together as the results were, zeros for what else there is.
             operands: their provenances and means.
+            whole: puts tensors together with what else there is.
 
         Returns:
-            One provenance, with the standard errors and attributions that all of them have.
+            One provenance, with what all of them have: standard errors, attributions, nominal outputs.
         """
         told = [provenance.evaluated() for provenance, _ in operands]
         first = told[0]
-        errors: Sequence[Tensor] = ()
+        error = nominal = None
         if all(each.standard_error is not None for each in told):
-            errors = [
-                build(*parts) for parts in zip(*(each._errors() for each in told), strict=True)
-            ]
+            errors = zip(*(each._errors() for each in told), strict=True)
+            error = StandardError(*(build(*parts) for parts in errors))
+        known = [each.nominal for each in told if each.nominal is not None]
+        if len(known) == len(told):
+            nominal = whole(*known)
         shares: Sequence[Attribution] = ()
         if len({len(each.shares) for each in told}) == 1:
             means = [mean for _, mean in operands]
@@ -123,22 +136,43 @@ class Provenance:
             for name, value in first.options.items()
             if all(name in each.options and _same(each.options[name], value) for each in told)
         }
-        whole = cls(
+        return cls(
             _listed(each.method for each in told),
             options,
             _listed(each.reason for each in told),
             _listed(each.entrance for each in told),
             tuple(dict.fromkeys(name for each in told for name in each.linearised)),
+            error,
+            tuple(shares),
+            nominal,
+            _listed(each._lacks_nominal for each in told),
         )
-        return whole._with(errors, shares)
 
     def _errors(self) -> tuple[Tensor, ...]:
         error = self.standard_error
         return error if isinstance(error, StandardError) else ()
 
-    def _with(self, errors: Sequence[Tensor], shares: Sequence[Attribution]) -> Provenance:
-        error = StandardError(*errors) if errors else None
-        return replace(self, standard_error=error, shares=tuple(shares))
+    @property
+    def _lacks_nominal(self) -> str:
+        """Why there is no nominal output; "" if there is one."""
+        if self.nominal is not None:
+            return ""
+        if self.without_nominal:
+            return self.without_nominal
+        if self.method in _WITHOUT_MEAN_PASS:
+            return f"method {self.method!r} does not run the model on the mean itself"
+        return f"this result of method {self.method!r} was stored or made without it"
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        """What there is of the result's shape: standard errors, nominal output."""
+        return (*self._errors(), *(() if self.nominal is None else (self.nominal,)))
+
+    def _with(self, tensors: Sequence[Tensor], shares: Sequence[Attribution]) -> Provenance:
+        """The same with others in their places."""
+        rest = list(tensors)
+        nominal = None if self.nominal is None else rest.pop()
+        error = StandardError(*rest) if rest else None
+        return replace(self, standard_error=error, shares=tuple(shares), nominal=nominal)
 
 
 def _listed(texts: Any) -> str:
@@ -180,6 +214,27 @@ class Explained:
             )
         error = told.standard_error
         return error if isinstance(error, StandardError) else error()
+
+    @property
+    def nominal(self) -> Tensor:
+        """The model's own output at the mean input, ``model(x.mean)``, from when it was propagated.
+
+        What the model says without noise; ``mean`` is its average under the noise. Diagonal and calibrated
+        do not have it, being hardly more expensive than it is.
+
+        Raises:
+            ValueError: if it is not known, and why.
+        """
+        told = self._provenance
+        if told is None:
+            raise ValueError(
+                "this value has no nominal output: it is not what ua.propagate returned for a model"
+            )
+        if told.nominal is None:
+            raise ValueError(
+                f"the nominal output is not known: {told._lacks_nominal}; use model(x.mean)"
+            )
+        return told.nominal
 
     def attribution(self, output: int, input: int = 0) -> Tensor:
         """The part of one output's variance that each input element's noise causes.

@@ -87,7 +87,10 @@ def _add_provenance(state: State, told: Provenance) -> None:
         "reason": told.reason,
         "entrance": told.entrance,
         "linearised": list(told.linearised),
+        "without_nominal": told.without_nominal,
     }
+    if told.nominal is not None:
+        state.tensors["nominal"] = told.nominal
     if isinstance(told.standard_error, StandardError):
         state.tensors["error.mean"], state.tensors["error.std"] = told.standard_error
     shares = []
@@ -135,6 +138,10 @@ def unpacked(state: State) -> tuple[Tensor, Covariance, Provenance | None]:
     if cov.var.shape != mean.shape:
         raise ValueError(
             f"the mean has shape {tuple(mean.shape)} but the variances {tuple(cov.var.shape)}"
+        )
+    if told is not None and told.nominal is not None and told.nominal.shape != mean.shape:
+        raise ValueError(
+            f"the mean has shape {tuple(mean.shape)} but the nominal output {tuple(told.nominal.shape)}"
         )
     return mean, cov, told
 
@@ -188,4 +195,6 @@ def _provenance(notes: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Prov
         tuple(told["linearised"]),
         error,
         tuple(shares),
+        tensors.get("nominal"),  # files had none at first
+        told.get("without_nominal", ""),
     )

@@ -25,9 +25,9 @@ class Stored(Handle):
     def save(self, path: str | Path, *, attribution: bool = True) -> None:
         """Write to a safetensors file, which :func:`uaprop.load` reads.
 
-        Mean, covariance, standard errors, attribution and provenance are kept. Noise that is shared with
-        other Gaussians (:meth:`Gaussian.from_factors`) is independent of theirs afterwards; a pickle of all
-        of them keeps it.
+        Mean, covariance, standard errors, nominal output, attribution and provenance are kept. Noise that
+        is shared with other Gaussians (:meth:`Gaussian.from_factors`) is independent of theirs afterwards; a
+        pickle of all of them keeps it.
 
         Args:
             path: of the file.

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "running_product", "affine_grid", "rrelu",
     "aten_size", "aten_metadata", "sigmoid_of_the_report", "marginals", "cuda", "decision",
     "left_aligned", "pack_padded_sequence",
+    "size.int", "size.default", "dim.default", "len.Tensor",
 }  # fmt: skip
 
 # Rules for functions of other packages, registered when those are imported; tests/models has their tests.

@@ -136,6 +136,40 @@ class AssignsBuffer(Base):
         return h
 
 
+@model("adds a buffer that grows in place")
+class GrowingBuffer(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(FEATURES))
+
+    def between(self, h: Any) -> Any:
+        h = h + self.total
+        self.total.add_(1.0)
+        return h
+
+
+@model("multiplies with a count of its calls")
+class MultipliesCount(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def between(self, h: Any) -> Any:
+        self.calls += 1
+        return h * self.calls
+
+
+@model("adds what it saw before", correlated=True)
+class AddsHistory(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: Any = torch.ones(1, FEATURES)
+
+    def between(self, h: Any) -> Any:
+        self.before = 0.5 * self.before + h
+        return self.before * 0.5
+
+
 @model("assigns attributes and counts")
 class AssignsAttributes(Base):
     def __init__(self) -> None:
@@ -182,6 +216,38 @@ class FillsPart(Base):
     def between(self, h: Any) -> Any:
         self.buffer[:, :FEATURES] = h
         return self.buffer[:, :FEATURES] * 2
+
+
+@model("returns a buffer that every call overwrites")
+class ReturnsBuffer(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("result", torch.zeros(BATCH, 3))
+
+    @torch.no_grad()
+    def forward(self, x: Any) -> Any:
+        self.result.copy_(super().forward(x))
+        return self.result
+
+
+@model("returns a view of memory that every call overwrites, by out=")
+class ReturnsOut(Base):
+    memory = torch.zeros(2, BATCH, 3)
+
+    @torch.no_grad()
+    def forward(self, x: Any) -> Any:
+        torch.mul(super().forward(x), 2, out=self.memory[1])
+        return {"scores": self.memory[1]}
+
+
+@model("returns an array that every call overwrites")
+class ReturnsArray(Base):
+    array = np.zeros((BATCH, 3), dtype=np.float32)
+
+    @torch.no_grad()
+    def forward(self, x: Any) -> Any:
+        self.array[:] = super().forward(x).numpy()
+        return torch.from_numpy(self.array)
 
 
 @model("fills a new tensor row by row")

@@ -10,7 +10,7 @@ import torch
 
 from ..methods.arguments import Arguments
 from ..methods.batch_independence import BatchItems
-from ..methods.model_state import preserved
+from ..methods.model_state import ParameterWrites, preserved
 from ..methods.options import whole_number
 from ..numerics.turns import one_at_a_time
 from ..records import holds_tensors
@@ -88,11 +88,12 @@ def compare(
 
     with (
         one_at_a_time,
-        preserved(model) as state,
+        preserved(model, arguments.constants) as state,
         torch.no_grad(),
         torch.random.fork_rng(),
     ):
-        forward()  # an error of the model's own comes up here
+        with ParameterWrites(state, model):
+            forward()  # an error of the model's own comes up here
         items = BatchItems(model, arguments)
         batch = items.batch if items.are_separable else None
         sampler = Sampler(forward, arguments.gaussians, seed, batch)

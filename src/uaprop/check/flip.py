@@ -11,6 +11,7 @@ from torch.quasirandom import SobolEngine
 from ..gaussian import Gaussian
 from ..numerics.orthant import orthant_probability, upper_tail
 from ..numerics.union import HALF_STEP, winners
+from .flip_error import ScoreErrors, flip_error
 
 __all__ = ["Flip", "flip_probability"]
 
@@ -22,21 +23,28 @@ _EQUAL = 1e-14  # share of two scores' variances below which their difference ha
 
 
 class Flip(NamedTuple):
-    """Who wins, and how likely somebody else does.
+    """Who wins, and how likely another class than the predicted one does.
 
     Attributes:
         win: the probability that each class has the largest score, (batch, classes); rows sum to 1.
-        predicted: the class of the largest mean score, (batch,).
+        predicted: the class that is predicted without noise, (batch,); ``reference`` says by which scores.
         flip: the probability that another class wins than the predicted one, (batch,). Accurate also
             where ``1 - win`` would have no digits left.
+        reference: "nominal" if the prediction is that of the model's own output at the mean input,
+            ``y.nominal``; "mean" if it is that of the mean scores, ``y.mean``.
+        standard_error: of ``flip``, from the standard errors of the scores, (batch,); None if they have none.
     """
 
     win: Tensor
     predicted: Tensor
     flip: Tensor
+    reference: str
+    standard_error: Tensor | None
 
 
-def flip_probability(y: Gaussian, *, samples: int = 4096, seed: int = 0) -> Flip:
+def flip_probability(
+    y: Gaussian, *, reference: str | None = None, samples: int = 4096, seed: int = 0
+) -> Flip:
     """The probability that the noise changes which class has the largest score.
 
     ``P(s_k ≥ s_j for all j)`` for ``s ~ N(y.mean, y.covariance())`` is the probability that a Gaussian vector
@@ -47,12 +55,21 @@ def flip_probability(y: Gaussian, *, samples: int = 4096, seed: int = 0) -> Flip
     percent of the flip probability, and a standard error of 0.003 at the most. Of many classes, those that
     together add less than a millionth to the flip probability are given zero.
 
+    Changes from what? From what the network predicts without noise, ``model(x.mean).argmax()``. The largest
+    of the mean scores is often another class, where the network is in doubt: noise that moves the scores in
+    one direction on average changes the prediction with a probability of more than a half.
+
     The scores may be logits or probabilities alike, but it is *their* distribution that is taken to be
     Gaussian: that fits logits better. The answer is as good as the covariance: that of ``method="diagonal"``
     knows no correlation between scores. There are no gradients.
 
+    The standard error is what ``y.standard_error`` makes of ``flip``, see :mod:`~uaprop.check.flip_error`. It
+    does not cover that the scores are not Gaussian, nor the integration.
+
     Args:
         y: class scores, (batch, classes), or (classes,) for one.
+        reference: "nominal" for the prediction of ``y.nominal``, "mean" for that of ``y.mean``; by default
+            nominal where it is known, and the mean elsewhere. The result says which.
         samples: Sobol points, best a power of 2.
         seed: makes the answer reproducible.
 
@@ -63,26 +80,35 @@ def flip_probability(y: Gaussian, *, samples: int = 4096, seed: int = 0) -> Flip
     Raises:
         TypeError: if y is no Gaussian, or the numbers are not whole.
         ValueError: if y is neither a vector nor a matrix, has fewer than two classes, is not finite, or
-            its covariance was not kept.
+            its covariance was not kept; if there is no such reference, or y has no nominal scores.
     """
     mean, cov = _checked(y, samples, seed)
+    scores, reference = _reference(y, reference)
     with torch.no_grad():
+        errors = _errors(y)
         single = mean.ndim == 1
         if single:
-            mean, cov = mean.unsqueeze(0), cov.unsqueeze(0)
-        predicted = mean.argmax(1)
+            mean, cov, scores = mean.unsqueeze(0), cov.unsqueeze(0), scores.unsqueeze(0)
+        predicted = scores.argmax(1)
         win = torch.zeros_like(mean)
-        flip = mean.new_zeros(len(mean))
+        flip, error = mean.new_zeros(len(mean)), mean.new_zeros(len(mean))
         order, counts = _contenders(mean, cov, predicted)
         for count in counts.unique().tolist():  # a row's result does not depend on the others
             rows = counts == count
             classes = order[rows, :count]
-            part = _wins(*_restricted(mean[rows], cov[rows], classes), samples, seed)
+            is_own = classes == predicted[rows].unsqueeze(1)
+            restricted = _restricted(mean[rows], cov[rows], classes)
+            part = _wins(*restricted, samples, seed)
             win[rows] = win[rows].scatter(1, classes, part)
-            flip[rows] = part[:, 1:].sum(1)  # the predicted class is the first contender
+            flip[rows] = part.masked_fill(is_own, 0).sum(1)
+            if errors is not None:
+                own = is_own.long().argmax(1)
+                error[rows] = flip_error(*restricted, errors.of(rows, classes), part, own)
         dtype = torch.promote_types(y.dtype, torch.float32)
-        win, flip = win.to(dtype), flip.to(dtype)
-    return Flip(win[0], predicted[0], flip[0]) if single else Flip(win, predicted, flip)
+        win, flip, error = win.to(dtype), flip.to(dtype), error.to(dtype)
+        if single:
+            win, predicted, flip, error = win[0], predicted[0], flip[0], error[0]
+    return Flip(win, predicted, flip, reference, None if errors is None else error)
 
 
 def _checked(y: Gaussian, samples: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -107,22 +133,59 @@ def _checked(y: Gaussian, samples: int, seed: int) -> tuple[Tensor, Tensor]:
     return mean, cov
 
 
-def _contenders(mean: Tensor, cov: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
-    """The classes that matter, in order of their chance against the predicted one, which comes first.
-
-    The answer flips at least as often as the strongest rival is ahead, so all classes whose chances
-    together are a millionth of that rival's can go.
+def _reference(y: Gaussian, wanted: str | None) -> tuple[Tensor, str]:
+    """The scores whose largest is the prediction, and what they are called.
 
     Returns:
-        All classes in that order, (batch, classes), and how many of them matter, (batch,).
+        The two.
+
+    Raises:
+        ValueError: if there are none.
     """
-    first = predicted.unsqueeze(1)
+    if wanted not in (None, "nominal", "mean"):
+        raise ValueError(f'reference must be "nominal" or "mean", not {wanted!r}')
+    told = y.provenance
+    is_known = told is not None and told.nominal is not None
+    if wanted == "mean" or (wanted is None and not is_known):
+        return y.loc.detach(), "mean"
+    scores = y.nominal  # which says why, if it is not known
+    if bool(scores.isnan().any()):
+        raise ValueError(
+            'the model\'s own output at the mean is NaN; take reference="mean" for the mean scores'
+        )
+    return scores, "nominal"
+
+
+def _errors(y: Gaussian) -> ScoreErrors | None:
+    """How well the scores are known, if the method says so."""
+    told = y.provenance
+    if told is None or told.standard_error is None:
+        return None
+    of_mean, of_std = (
+        error.detach().double().reshape(-1, error.shape[-1]) for error in y.standard_error
+    )
+    samples = told.options.get("samples")
+    return ScoreErrors(of_mean, of_std, samples if isinstance(samples, int) else None)
+
+
+def _contenders(mean: Tensor, cov: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:
+    """The classes that matter: the favourite, which has the largest mean, rivals, and the predicted one.
+
+    A class wins at most as often as it is ahead of the favourite. The prediction flips at least as often as
+    the strongest rival is ahead, or half of the time if it is not the favourite itself. So all classes whose
+    chances together are a millionth of that can go.
+
+    Returns:
+        All classes in the order of their chances, (batch, classes), and how many of them matter, (batch,).
+    """
+    first = mean.argmax(1, keepdim=True)
     var = cov.diagonal(dim1=-2, dim2=-1)
     between = cov.gather(1, first.unsqueeze(-1).expand(-1, 1, var.shape[1])).squeeze(1)
     apart = (var + var.gather(1, first) - 2 * between).clamp_min(0)
     gap = mean.gather(1, first) - mean
     ahead = upper_tail(gap / apart.sqrt())  # 0/0 is a tie
-    ahead = torch.where(apart > 0, ahead, (gap == 0).double()).scatter(1, first, 2.0)
+    ahead = torch.where(apart > 0, ahead, (gap == 0).double())
+    ahead = ahead.scatter(1, predicted.unsqueeze(1), 0.5).scatter(1, first, 2.0)
     ahead, order = ahead.sort(dim=1, descending=True, stable=True)
     worth = ahead * ahead.shape[1] > _NEGLIGIBLE * ahead[:, 1:2]
     return order, worth.sum(1).clamp_min(min(_ALWAYS, mean.shape[1]))

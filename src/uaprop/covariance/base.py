@@ -79,7 +79,10 @@ class Covariance(ABC):
 
     @abstractmethod
     def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
-        """``count`` samples with mean zero and this covariance, ``(count, *shape)``."""
+        """``count`` samples with mean zero and this covariance, ``(count, *shape)``.
+
+        The numbers are asked for with what they will be multiplied with, which tells the sources' sizes.
+        """
 
     def stored(self) -> Covariance:
         """What can be written to a file of it, as a representation that can."""
@@ -93,7 +96,7 @@ class Covariance(ABC):
         Returns:
             ``(batch, outputs, elements)``.
         """
-        dense = self.dense()
+        dense = self.dense().to(jacobian.dtype)
         if len(jacobian) == 1 and dense.ndim == 3:
             dense = torch.block_diag(*dense)
         return jacobian @ dense

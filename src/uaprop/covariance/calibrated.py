@@ -19,7 +19,10 @@ from .diagonal import Diagonal
 from .ensemble import Ensemble
 from .postponed import Postponed, passed
 
-__all__ = ["Calibrated", "Fitting", "Tally", "channelwise"]
+__all__ = ["OUTPUT", "Calibrated", "Fitting", "Tally", "channelwise"]
+
+OUTPUT = "Output"
+"""The kind of the last places of a pass: not an operation, but the model's outputs."""
 
 
 class Tally(Protocol):

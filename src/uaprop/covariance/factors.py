@@ -34,7 +34,7 @@ from .second_order import (
     through,
     through_in_loops,
 )
-from .sources import Sources, coded, signed, signed_by_position
+from .sources import Sources, coded, decoded, signed, signed_by_position
 from .stacked import across
 
 __all__ = ["Factors"]
@@ -48,13 +48,14 @@ class Factors(Covariance):
         sources: the sets of sources they belong to, in order.
     """
 
-    __slots__ = ("_choices", "_var", "sources", "values")
+    __slots__ = ("_choices", "_own", "_var", "sources", "values")
 
     def __init__(self, values: Tensor, sources: tuple[Sources, ...]) -> None:
         self.values = values
         self.sources = sources
         self._var: Tensor | None = None
         self._choices: list[Tensor] | None = None
+        self._own: tuple[Tensor, Tensor] | None = None  # factors to sample from, and their norms
 
     @classmethod
     def signs(cls, var: Tensor, sources: Sources) -> Factors:
@@ -111,15 +112,25 @@ class Factors(Covariance):
         return torch.einsum("r...i,r...j->...ij", flat, flat)
 
     def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
-        """Normal sources times their factors; the items of a batch share the sources."""
-        values = self.values
-        sources = RandomNumbers(noise.generator).normal(count, values.new_empty(len(values)))
-        return torch.tensordot(sources, values, 1)
+        """Normal sources times their factors; the items of a batch share the sources.
+
+        Factors that were given have a source each, however many those of the pass are.
+
+        Returns:
+            ``(count, *shape)``.
+        """
+        if self._own is None:
+            own = decoded(self.values, self.sources[0]) if len(self.sources) == 1 else self.values
+            self._own = own, torch.linalg.vector_norm(own.flatten(1), dim=1)
+        values, scale = self._own
+        return torch.tensordot(noise.shared.normal(count, scale), values, 1)
 
     def times(self, jacobian: Tensor) -> Tensor:
         """``(J Fᵀ) F``, without forming the covariance."""
         count, elements = len(self.values), jacobian.shape[-1]
-        factors = self.values.reshape(count, len(jacobian), elements).transpose(0, 1)
+        factors = (
+            self.values.to(jacobian.dtype).reshape(count, len(jacobian), elements).transpose(0, 1)
+        )
         return (jacobian @ factors.mT) @ factors
 
     # ------------------------------------------------------------ the kinds

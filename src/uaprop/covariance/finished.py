@@ -165,7 +165,7 @@ class Finished(Covariance):
         if self._root is None:
             self._root = square_root(self.dense())
         root = self._root
-        normal = noise.normal(count, root.diagonal(dim1=-2, dim2=-1))
+        normal = noise.normal(count, torch.linalg.vector_norm(root, dim=-2))
         return (root @ normal.unsqueeze(-1)).squeeze(-1).reshape(count, *self._var.shape)
 
     def compact(self) -> Finished:

@@ -128,7 +128,8 @@ class Full(Covariance):
 
     def times(self, jacobian: Tensor) -> Tensor:
         """``J Σ``, correlation across the batch included where the batch counts as one element."""
-        return jacobian @ (self.matrix() if len(jacobian) == 1 else self.dense())
+        matrix = self.matrix() if len(jacobian) == 1 else self.dense()
+        return jacobian @ matrix.to(jacobian.dtype)
 
     def deviations(self, count: int, noise: RandomNumbers) -> Tensor:
         """Normal samples with this covariance, correlated across the batch as it is."""
@@ -136,7 +137,7 @@ class Full(Covariance):
             values, vectors = torch.linalg.eigh(self.matrix())
             self._root = (vectors * values.clamp_min(0).sqrt()).mT
         root = self._root
-        normal = RandomNumbers(noise.generator).normal(count, root.diagonal())
+        normal = noise.shared.normal(count, torch.linalg.vector_norm(root, dim=-1))
         return (normal @ root).view(count, *self._like.shape)
 
     # ------------------------------------------------------------ the kinds

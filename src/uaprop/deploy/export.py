@@ -134,7 +134,7 @@ def _program(module: AsModule, examples: _Examples) -> ExportedProgram:
     """The module as a graph of plain operators; by way of the model's own graph if eager needs that."""
     args, kwargs = examples.of(_TRACED)
     arguments = module.arguments(args[0], args[1], args[2:], kwargs)
-    answers = pytree.tree_leaves(module.answer(arguments), is_leaf=is_gaussian)
+    answers = pytree.tree_leaves(module.answer(arguments, examples=True), is_leaf=is_gaussian)
     told = [y.provenance for y in answers if is_gaussian(y)]
     if any(note is not None and note.entrance.startswith("by its graph") for note in told):
         captured = _exported(module.model, *arguments.filled([args[0]]))
@@ -230,7 +230,7 @@ def _load_onnx(path: Path) -> Run:
 
 def _difference(module: AsModule, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
     """The largest relative difference between what a file and the module give."""
-    answer = module.answer(module.arguments(args[0], args[1], args[2:], kwargs))
+    answer = module.answer(module.arguments(args[0], args[1], args[2:], kwargs), examples=True)
     wanted: list[tuple[Any, float]] = []  # and by which part of the largest an element is measured
     for value in pytree.tree_leaves(answer, is_leaf=is_gaussian):
         wanted += (

@@ -157,11 +157,23 @@ class AsModule(nn.Module):
             return Arguments((x, *args), kwargs)
         return Arguments(args, {self.input: x, **kwargs})
 
-    def answer(self, arguments: Arguments) -> Any:
-        """The model's answer in Gaussians, as :func:`~uaprop.propagate` gives it."""
+    def answer(self, arguments: Arguments, *, examples: bool = False) -> Any:
+        """The model's answer in Gaussians, as :func:`~uaprop.propagate` gives it.
+
+        Args:
+            arguments: the model's.
+            examples: whether they are made up, to compare programs on: no matter whether a calibration was
+                fitted to such inputs, and without samples beside it.
+
+        Returns:
+            The answer.
+        """
+        options = dict(self.options)
+        if examples and self.method == "calibrated":
+            options |= {"outside": "ignore", "check": 0}
         keeping = contextlib.nullcontext() if self.training else self._constants
         with keeping:
-            return carried(self.model, arguments, self.method, self.unsupported, self.options)
+            return carried(self.model, arguments, self.method, self.unsupported, options)
 
     def train(self, mode: bool = True) -> AsModule:
         """Set the mode; what was kept of the weights is forgotten."""

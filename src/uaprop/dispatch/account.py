@@ -33,4 +33,4 @@ def account_of_joined(kind: Linear, value: Handle) -> None:
     accounts: list[Any] = [x.account if isinstance(x, Handle) else None for x in inputs]
     if all(account is not None for account in accounts):
         pairs = [(account, x.loc) for account, x in zip(accounts, inputs, strict=True)]
-        value.keep_account(accounts[0].joined(kind.linear, pairs))
+        value.keep_account(accounts[0].joined(kind.linear, pairs, kind.affine))

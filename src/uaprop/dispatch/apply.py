@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..covariance import Covariance
+from ..covariance import Covariance, Diagonal
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Select
 from ..numerics.autocast import is_autocast, outside_autocast
 from ..registry import Rule
 from .account import account_of_joined, account_of_selected
 from .functions import plain_function, random_arguments, widened
+from .half_precision import check_range
 from .handle import Handle
 from .place import calling_module
 from .spellings import IN_PLACE, Operation, name_of, resolve
@@ -95,6 +96,8 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
                     _check_alike(representation, kind.inputs)
                 mean, cov = representation.through(kind)
                 result = wrap(mean, cov)
+                if mean.dtype == torch.float16 and representation is Diagonal:
+                    check_range(rule.function, args, kwargs, cov.var, wrap)
                 if isinstance(kind, Elementwise | Linear) and kind.monotone:
                     _link_monotone(result, kind, operation, args, kwargs, inplace)
                 if isinstance(kind, Linear) and kind.joins:
@@ -254,8 +257,19 @@ def _link_monotone(
 def _on_random(
     operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], operand: Any, value: Any
 ) -> Any:
-    """The operation with another value in its random operand's place."""
-    return plain_function(operation, args, kwargs, (operand,), False)(value)
+    """The operation with another value in its random operand's place.
+
+    Not by calling it: a method of a tensor takes tensors only.
+
+    Returns:
+        What it gives for the value.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kind: Any = type(value)
+        return kind.__torch_function__(operation, (kind,), args, kwargs)
+
+    return plain_function(call, args, kwargs, (operand,), False)(value)
 
 
 def _check_alike(representation: type[Covariance], inputs: tuple[Any, ...]) -> None:

@@ -36,13 +36,19 @@ class CapturedModel:
 
     Args:
         model: an ``nn.Module``, any other callable on tensors, or an ``ExportedProgram``.
+        restore: puts the model's state back once it was captured: a script is run for that.
     """
 
-    def __init__(self, model: Callable[..., Any] | ExportedProgram) -> None:
+    def __init__(
+        self,
+        model: Callable[..., Any] | ExportedProgram,
+        restore: Callable[[], None] | None = None,
+    ) -> None:
         self._program = model if isinstance(model, ExportedProgram) else None
         self._model: Callable[..., Any] = (
             model.module() if isinstance(model, ExportedProgram) else model
         )
+        self._restore = restore
         self._captured: dict[Any, ExportedProgram] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,6 +65,8 @@ class CapturedModel:
             means = [plain(leaf).detach() if _is_random(leaf) else leaf for leaf in leaves]
             args, kwargs = pytree.tree_unflatten(means, spec)
             self._captured[key] = capture(self._model, args, kwargs)
+            if self._restore is not None:
+                self._restore()
         return self._captured[key]
 
 
@@ -129,7 +137,12 @@ def _run(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
             inputs.append(next(given))
         else:
             inputs.append(constants[spec.target])
-    flat = _Interpreter(program.graph_module).run(*inputs)
+    functorch = torch._C._functorch
+    depth = functorch.get_dynamic_layer_stack_depth()
+    try:
+        flat = _Interpreter(program.graph_module).run(*inputs)
+    finally:  # a graph of torch.vmap enters its transform by one node and leaves it by another
+        functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
     changed = sum(
         spec.kind is not torch.export.graph_signature.OutputKind.USER_OUTPUT
         for spec in program.graph_signature.output_specs

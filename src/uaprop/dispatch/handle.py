@@ -8,7 +8,7 @@ and a view looks whether its parent has changed before it answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,27 +34,41 @@ class _Monotone:
     """What a value is an increasing function of, and the tensors that this was computed from.
 
     A tensor that is modified in place afterwards (a weight, or what the user made the Gaussian from) would
-    give another function or another operand. Its version tells, and then the link is void.
+    give another function or another operand; and if the value's own mean is, the value is no longer that
+    function. Its version tells, and then the link is void.
+
+    Args:
+        operand: what the value is a function of.
+        function: the function.
+        tensors: what it was computed from.
+        own: those of the value.
     """
 
-    __slots__ = ("_versions", "function", "operand")
+    __slots__ = ("_tensors", "_versions", "function", "operand")
 
     def __init__(
-        self, operand: Handle, function: Callable[[Any], Any], tensors: Iterable[Tensor]
+        self,
+        operand: Handle,
+        function: Callable[[Any], Any],
+        tensors: Sequence[Tensor],
+        own: Sequence[Tensor],
     ) -> None:
         self.operand = operand
         self.function = function
+        self._tensors = tensors
         # A traced program has no versions; nor have inference tensors, of which users get copies.
         traced = torch.compiler.is_compiling()
-        self._versions = [(t, t._version) for t in tensors if not (traced or t.is_inference())]
+        self._versions = [
+            (t, t._version) for t in (*tensors, *own) if not (traced or t.is_inference())
+        ]
 
     def is_current(self) -> bool:
         """Whether nothing was modified in place since."""
         return all(t._version == version for t, version in self._versions)
 
-    def tensors(self) -> list[Tensor]:
-        """Those that are looked at."""
-        return [t for t, _ in self._versions]
+    def tensors(self) -> Sequence[Tensor]:
+        """What it was computed from."""
+        return self._tensors
 
 
 class Handle(Random):
@@ -129,15 +143,14 @@ class Handle(Random):
             function: the function on random tensors.
             constants: the function's other tensors.
         """
-        before = operand._monotone
+        before, own = operand._monotone, (self._loc, *self._cov.tensors())
         if before is not None and before.is_current():
             inner = before.function
-            self._monotone = _Monotone(
-                before.operand, lambda x: function(inner(x)), [*before.tensors(), *constants]
-            )
+            made_of = (*before.tensors(), *constants)
+            self._monotone = _Monotone(before.operand, lambda x: function(inner(x)), made_of, own)
         else:
             made_of = (operand.loc, *operand.cov.tensors(), *constants)
-            self._monotone = _Monotone(operand, function, made_of)
+            self._monotone = _Monotone(operand, function, made_of, own)
 
     @property
     def monotone_of(self) -> tuple[Random, Callable[[Random], Random]] | None:

@@ -12,8 +12,10 @@ from ..covariance import Finished
 from ..covariance.base import per_batch_element
 from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
+from ..numerics.moments import HALF
 from ..provenance import Provenance, StandardError
-from .pooling import Moderated, moderated, normal_error, squared_correlations
+from .error_floor import unrounded
+from .pooling import Moderated, moderated, normal_error, squared_correlations, squared_overlaps
 
 __all__ = ["Accumulator", "same"]
 
@@ -67,6 +69,10 @@ class Accumulator:
         offsets = values - self.pivot
         if not bool(torch.isfinite(self.pivot).all()):  # masked: always the same infinity
             offsets = torch.where(values == self.pivot, 0, offsets)
+        self._take(offsets)
+
+    def _take(self, offsets: Tensor) -> None:
+        """Take in whole groups of samples, less the pivot."""
         if self.count == 0 and self.group == 1:
             self.count, self.first = len(offsets), offsets
             self._keep(offsets)
@@ -139,18 +145,23 @@ class Accumulator:
             if moderate:
                 squares = self._squared_correlations(centre, correction) if n > 2 else None
                 batch = len(centre) if centre.ndim > 1 else 1
-                found = moderated(var.reshape(batch, centre.shape[-1]), squares, n - 1)
+                found = moderated(var.reshape(batch, centre.shape[-1]), squares, self.freedom)
                 var = var * found.scale.reshape(var.shape).square()
             dense = partial(self._dense, centre, correction, None if found is None else found.scale)
         error = cache(
             partial(self._error, u, mean_var, sampled, found)
         )  # computed once, on first access
         value = Gaussian._from_covariance(
-            (self.pivot + u).to(self.dtype), Finished(var.to(self.dtype), dense)
+            (self.pivot + u).to(self.dtype), Finished(var.to(self._wide), dense)
         )
         return value.with_provenance(
             Provenance(told.method, told.options, told.reason, standard_error=error)
         )
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom of a variance."""
+        return self.count - 1
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """``ū``, the variance of ``u`` and ``q̄ - ū²``, averages over all groups."""
@@ -184,8 +195,9 @@ class Accumulator:
             least = torch.finfo(torch.float64).tiny
             std_error = (self._spread(u) / (4 * (n - 1)) / var.clamp_min(least)).sqrt()
         if found is not None:
-            std_error = _steadied(var, std_error, found, n - 1)
-        return StandardError(mean_var.sqrt().to(self.dtype), std_error.to(self.dtype))
+            std_error = _steadied(var, std_error, found, self.freedom)
+        error = StandardError(mean_var.sqrt().to(self._wide), std_error.to(self._wide))
+        return unrounded(self.pivot + u, var, error, self.dtype)
 
     def _squared_correlations(self, u: Tensor, correction: float) -> Tensor:
         """The sum of them in each batch element, ``(batch,)``; of few draws without the covariance."""
@@ -196,7 +208,7 @@ class Accumulator:
         draws = draws.movedim(0, -2) if draws.ndim == 3 else draws.unsqueeze(0)
         unit = draws * draws.square().sum(1, keepdim=True).rsqrt()
         unit = unit.nan_to_num_(0, 0, 0)  # what does not vary, or is no number, is not counted
-        return (unit @ unit.mT).square().sum((1, 2))
+        return squared_overlaps(unit)
 
     def _dense(self, u: Tensor, correction: float, scale: Tensor | None) -> Tensor:
         """The covariance, each deviation times its scale if there is one."""
@@ -204,7 +216,12 @@ class Accumulator:
         if scale is not None:
             factors = scale.reshape(dense.shape[:-1])
             dense = dense.mul_(factors.unsqueeze(-1)).mul_(factors.unsqueeze(-2))
-        return dense.to(self.dtype)
+        return dense.to(self._wide)
+
+    @property
+    def _wide(self) -> torch.dtype:
+        """Of variances: half precision could not hold them."""
+        return torch.float32 if self.dtype in HALF else self.dtype
 
     def _covariance(self, u: Tensor, correction: float) -> Tensor:
         """``d̄dᵀ - ū ūᵀ``, plus what ``ū ūᵀ`` is expected to be too large by: its own covariance."""

@@ -14,6 +14,7 @@ from .arguments import Arguments
 from .options import check_distinct, check_keys, whole_number, whole_numbers_if_given
 from .pooling import pooled
 from .response import Residual, Scheme, respond, stacked_output
+from .sample_check import SampleCheck
 from .sketch import probe
 
 __all__ = ["adjoint"]
@@ -30,6 +31,7 @@ def adjoint(
     rank: int | None = None,
     keys: Sequence[int] | None = None,
     chunk: int | None = None,
+    check: int = 8,
 ) -> Any:
     """``J Σ Jᵀ + T Tᵀ``, with the statistical linearisation ``J`` and what it leaves of each probe.
 
@@ -52,33 +54,42 @@ def adjoint(
             default those that do not influence each other have the same signs. In either case the result of
             one depends neither on its neighbours nor on its position.
         chunk: batch elements at a time; bounds the memory. The result does not depend on it.
+        check: how many samples go through the model beside it, for standard errors and a warning where the
+            result is off (:mod:`~uaprop.methods.sample_check`); at least 4, or 0 for none. Means and
+            variances do not depend on it.
 
     Returns:
-        The model's answer, in Gaussians with a dense covariance and attribution.
+        The model's answer, in Gaussians with a dense covariance, attribution and standard errors.
     """
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
     whole_numbers_if_given(chunk=chunk, rank=rank)
+    beside = SampleCheck("adjoint", check, seed, keys, chunk, outputs)
     arguments = Arguments(args, kwargs)
     check_keys(keys, arguments)
+    independent = False
     sources = Sources(probes, seed, linearised=True)
 
     @torch.no_grad()
-    def draw(items: bool) -> list[Tensor]:
-        nonlocal sources
+    def draw(piece: Arguments, part: slice, items: bool) -> list[Tensor]:
+        nonlocal sources, independent
+        independent = items
         if not items:
             check_distinct(keys)
-        sources = Sources(probes, seed, True, items, keys)
-        return [probe(x, sources).values for x in arguments.gaussians]
+        own = None if keys is None else keys[part]
+        sources = Sources(probes, seed, True, items, own)
+        return [probe(x, sources).values for x in piece.gaussians]
 
     def carry(mean: Tensor, stack: Tensor | None) -> Gaussian:
         assert stack is not None
         sources.restart()
         return Gaussian._from_covariance(mean, Factors(stack, (sources,)))
 
-    options = {"probes": probes, "seed": seed, "outputs": outputs, "rank": rank}
+    options: dict[str, Any] = {"probes": probes, "seed": seed, "outputs": outputs, "rank": rank}
+    options["check"] = check
     scheme = Scheme("adjoint", options, carry, stacked_output, _residual, probes, rank)
-    return respond(scheme, model, arguments, draw, outputs, chunk)
+    answer = respond(scheme, model, arguments, draw, outputs, chunk)
+    return beside(answer, model, arguments, independent)
 
 
 def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Residual:

@@ -14,6 +14,7 @@ from ..attribution import Attribution, Response
 from ..covariance import Finished
 from ..gaussian import Gaussian
 from ..provenance import Provenance, StandardError
+from ..rules.extremes import Undecided
 from .linear_part import LinearPart
 
 __all__ = ["answer", "blocks", "cut_like", "joined", "shares"]
@@ -24,13 +25,16 @@ def joined(lengths: Sequence[int], *answers: Any) -> Any:
     first = answers[0]
     if isinstance(first, Gaussian):
         return torch.cat(answers)
+    for value in answers:
+        if isinstance(value, Undecided):  # whatever it happened to be for the other items
+            return value
     return torch.cat(answers) if cut_like(lengths, answers) else first
 
 
 def cut_like(lengths: Sequence[int], values: Sequence[Any]) -> bool:
     """Whether values are tensors with an element for each batch element; else they are constant."""
-    tensors = [v for v in values if isinstance(v, Tensor) and v.ndim > 0 and v is not values[0]]
-    return len(tensors) == len(values) - 1 and [len(v) for v in values] == list(lengths)
+    tensors = [v for v in values if isinstance(v, Tensor) and v.ndim > 0]
+    return len(tensors) == len(values) and [len(v) for v in values] == list(lengths)
 
 
 def answer(

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from ..gaussian import Gaussian
 from ..provenance import Provenance
 from ..records import closed, opened
+from .model_state import current_state
 
 __all__ = ["Arguments", "explained", "is_gaussian", "mapped"]
 
@@ -85,13 +86,21 @@ class Arguments:
     def run(self, model: Callable[..., Any], values: Sequence[Any]) -> Any:
         """The model's answer with other values in the places of the random arguments.
 
-        Objects in it are opened (:mod:`~uaprop.records`), so that all of it is a tree.
+        Objects in it are opened (:mod:`~uaprop.records`), so that all of it is a tree. Inside of
+        :func:`~uaprop.methods.model_state.preserved` the model is as it was at first. Tensors are copied: the
+        model may return a buffer of its own, which its next run overwrites.
 
         Returns:
             The answer.
         """
+        state = current_state()
+        if state is not None:
+            state.start_pass()
         args, kwargs = self.filled(values)
-        return opened(model(*args, **kwargs))
+        answer = opened(model(*args, **kwargs))
+        if isinstance(answer, Gaussian):
+            return answer
+        return pytree.tree_map_only(Tensor, Tensor.clone, answer, is_leaf=is_gaussian)
 
     def filled(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with other values in the places of the random ones."""
@@ -133,6 +142,11 @@ class Arguments:
             )
 
     @property
+    def constants(self) -> list[Any]:
+        """Those that are not random."""
+        return [leaf for leaf in self._leaves if not is_gaussian(leaf)]
+
+    @property
     def has_tensors(self) -> bool:
         """Whether there are plain tensors among the arguments."""
         return any(isinstance(leaf, Tensor) for leaf in self._leaves)
@@ -159,7 +173,7 @@ class Arguments:
             part = slice(start, min(start + size, whole))
             yield part, self.cut(part)
 
-    def cut(self, part: slice) -> Arguments:
+    def cut(self, part: slice | Tensor) -> Arguments:
         """The arguments of some batch elements."""
         leaves = [leaf[part] if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
         random = [x[part] for x in self.gaussians]

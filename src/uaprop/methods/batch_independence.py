@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,16 +25,45 @@ from ..numerics.lazy import lazy
 from .arguments import Arguments
 from .batch_trace import BatchTrace, is_mixture
 from .known_layers import output_dimensions
+from .model_key import Verdicts
+from .model_state import current_state, trial
+from .process_state import random_states, same_states
 
-__all__ = ["BatchItems", "agree", "default_chunk", "refusal"]
+__all__ = ["UNSEEN_STATE", "BatchItems", "agree", "default_chunk", "refusal"]
 
 # Input elements of a stack that are in flight at once, by default. A layer may have several times as many
 # elements, and from 32 MiB on the C library hands every tensor back to the system.
 _AT_ONCE = 5 * 2**18
+UNSEEN_STATE = (
+    "the model gives another output for the same input when it is run again. Either it makes random numbers "
+    "that cannot be seeded, or it keeps state in a place that uaprop does not see, such as a variable of a "
+    "closure or an iterator; then the result is wrong. Keep state in attributes of the module."
+)
+_HARMLESS = 1e-3  # of an output's standard deviation
+
+
+@dataclass
+class _Verdict:
+    """What was found out about a model and the form of its arguments.
+
+    Attributes:
+        rowwise: whether no item's result depends on another item.
+        vectors: whether some output is a vector with a number for each item.
+        cuttable: whether some items alone give the rows that they have in the whole batch.
+        separable: whether the batch may be joined with another, too.
+    """
+
+    rowwise: bool
+    vectors: bool = False
+    cuttable: bool | None = None
+    separable: bool | None = None
+
+
+_VERDICTS = Verdicts[_Verdict]()
 
 
 class BatchItems:
-    """What is known of the items of a batch; found out when first asked for.
+    """What is known of the items of a batch; found out when first asked for, and remembered of a model.
 
     Args:
         model: what is run on them.
@@ -52,6 +82,8 @@ class BatchItems:
         self._arguments = arguments
         self._given = examples
         self._weights: dict[Any, Tensor] = {}
+        self._makes_random = False
+        self._witness: _Witness | None = None
 
     @lazy
     def are_known(self) -> bool:
@@ -67,44 +99,103 @@ class BatchItems:
 
         A vector is one result, whose covariance has all pairs of its elements: not a batch of numbers.
         """
-        if self.are_known:
-            return True
-        return self.are_rowwise and not any(
-            leaf.ndim == 1 and len(leaf) == self.batch
-            for leaf in pytree.tree_leaves(self.results[0])
-            if isinstance(leaf, Tensor)
-        )
+        return self.are_known or (self.are_rowwise and not self._verdict.vectors)
 
-    @lazy
+    @property
     def are_rowwise(self) -> bool:
         """Whether no item's result depends on another item."""
         if self.batch is None:
             return False
-        if self.are_known:
-            return True
-        if not _are_batches(*self.results, self.batch):
-            return False
-        first, second = self._traces
-        if self.batch < 2 or self._is_independent(first, second, thorough=False):
-            return True
-        first, second = (self._traced(values, thorough=True)[1] for values in self._examples)
-        return self._is_independent(first, second, thorough=True)
+        return self.are_known or self._verdict.rowwise
 
-    def _is_independent(self, first: BatchTrace, second: BatchTrace, thorough: bool) -> bool:
-        assert self.batch is not None
-        own = _some(self.batch)
-        mixture = [_chosen(own, a, b) for a, b in zip(*self._examples, strict=True)]
-        result, trace = self._traced(mixture, thorough)
-        return agree(result, _choose_rows(own, *self.results)) and is_mixture(
-            own, first, second, trace
-        )
+    @property
+    def were_tried(self) -> bool:
+        """Whether the model was run on the examples to find out, so that :attr:`results` cost nothing."""
+        return "_passes" in vars(self)
 
     @lazy
+    def _verdict(self) -> _Verdict:
+        return _VERDICTS.of(self._model, self._arguments, self._find)
+
+    def _find(self) -> _Verdict:
+        assert self.batch is not None
+        if not _are_batches(*self.results, self.batch):
+            return _Verdict(False)
+        vectors = any(
+            isinstance(leaf, Tensor) and leaf.ndim == 1 and len(leaf) == self.batch
+            for leaf in pytree.tree_leaves(self.results[0])
+        )
+        traces = self._traces
+        rowwise = not self._makes_random and (
+            self.batch < 2 or self._is_independent(*traces, thorough=False)
+        )
+        if not rowwise and not self._makes_random:
+            traces = tuple(self._traced(v, thorough=True)[1] for v in self._examples)  # type: ignore[assignment]
+            rowwise = self._is_independent(*traces, thorough=True)
+        return _Verdict(rowwise, vectors)
+
+    def _is_independent(self, first: BatchTrace, second: BatchTrace, thorough: bool) -> bool:
+        """Whether mixtures of two passes come out as mixtures; each two items are mixed once at least."""
+        assert self.batch is not None
+        if first.couples or second.couples:
+            return False
+        for own in _splits(self.batch):
+            mixture = [_chosen(own, a, b) for a, b in zip(*self._examples, strict=True)]
+            result, trace = self._traced(mixture, thorough)
+            mixed = _choose_rows(own, *self.results)
+            if not (agree(result, mixed) and is_mixture(own, first, second, trace)):
+                return False
+        return True
+
+    @property
+    def are_cuttable(self) -> bool:
+        """Whether some items alone give the rows that they have in the whole batch.
+
+        ``torch.arange(len(x))`` beside the output does not depend on the input, and does on the batch.
+
+        Returns:
+            True if they do.
+        """
+        if self.are_known:
+            return True
+        if not self.are_rowwise:
+            return False
+        if self._verdict.cuttable is None:
+            self._verdict.cuttable = self._gives_parts()
+        return self._verdict.cuttable
+
+    def _gives_parts(self) -> bool:
+        batch = self.batch
+        assert batch is not None
+        index = torch.arange(batch // 2, batch, device="cpu")
+        values = [value[index.to(value.device)] for value in self._examples[0]]
+        with trial():
+            found = self._run(values, self._arguments.cut(index))
+        rows = pytree.tree_map(
+            lambda leaf: leaf[index.to(leaf.device)] if _has_items(leaf, batch) else leaf,
+            self.results[0],
+        )
+        return agree(found, rows)
+
+    def check_cut(self, chunk: int | None) -> None:
+        """Refuse to cut a batch that cannot be cut.
+
+        Args:
+            chunk: items at a time, if a user asks for that.
+
+        Raises:
+            ValueError: if there are fewer than in the batch, and their results would be others.
+        """
+        cut = chunk is not None and self.batch is not None and chunk < self.batch
+        if cut and not self.are_cuttable:
+            raise ValueError(refusal(chunk))
+
+    @property
     def are_separable(self) -> bool:
         """Whether a batch may be cut, and joined with another: its size makes no difference either.
 
         Plain tensors among the arguments cannot be joined. A model that looks at values may take another
-        branch for another batch.
+        branch for another batch. What was joined has to be confirmed afterwards (:meth:`confirm`).
 
         Returns:
             True if it may.
@@ -113,30 +204,94 @@ class BatchItems:
             return False
         if self.are_known:
             return True
-        if not self.are_rowwise or any(trace.looks_at_values for trace in self._traces):
+        if not self.are_rowwise:
             return False
-        if self.batch == 1 and not self._doubled().are_rowwise:
+        if self._verdict.separable is None:
+            self._verdict.separable = self._joins()
+        return self._verdict.separable
+
+    def _joins(self) -> bool:
+        batch = self.batch
+        assert batch is not None
+        if any(trace.looks_at_values for trace in self._traces):
             return False
-        own = _some(self.batch)
+        if batch == 1 and not self._doubled().are_rowwise:
+            return False
+        own = _splits(batch)[-1] if batch > 1 else torch.ones(1, dtype=torch.bool, device="cpu")
         joined = [
             torch.cat([_chosen(own, a, b), _chosen(~own, a, b)])
             for a, b in zip(*self._examples, strict=True)
         ]
         mixtures = _choose_rows(own, *self.results), _choose_rows(~own, *self.results)
-        batch = self.batch
         expected = pytree.tree_map(
             lambda *rows: torch.cat(rows) if _has_items(rows[0], batch) else rows[0], *mixtures
         )
-        with own_draws():
+        with trial():
             result = self._run(joined)
         return agree(result, expected)
 
     def _doubled(self) -> BatchItems:
         """The same item twice: one alone does not show what it would do to another."""
         a, b = ([torch.cat([value, value]) for value in values] for values in self._examples)
-        pair = BatchItems(self._model, self._arguments, (a, b))
-        pair.batch = 2
-        return pair
+        twice = torch.zeros(2, dtype=torch.int64, device="cpu")
+        return BatchItems(self._model, self._arguments.cut(twice), (a, b))
+
+    def note(
+        self, values: Sequence[Tensor], results: Any, arguments: Arguments | None = None
+    ) -> None:
+        """Remember the first of several samples that were run together, if they are the most so far.
+
+        Args:
+            values: of every random argument, ``(samples, *shape)``.
+            results: the model's output for them, every tensor with a new first dimension.
+            arguments: of some of the items, if it was not run on all.
+        """
+        count = len(values[0])
+        if self.are_known or (self._witness is not None and self._witness.count >= count):
+            return
+        leaves = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
+        first = [leaf[0].clone() for leaf in leaves]
+        harmless = [
+            _HARMLESS * leaf.std(0) if count > 1 and leaf.is_floating_point() else 0 * leaf[0]
+            for leaf in leaves
+        ]
+        arguments = arguments or self._arguments
+        sample = [value[0].clone() for value in values]
+        self._witness = _Witness(count, arguments, sample, first, harmless)
+
+    def confirm(self) -> bool:
+        """Whether the sample that was noted comes out again if it is run alone.
+
+        It would not if the number of samples makes a difference, if they influence each other, or if the
+        model has state or randomness that is not seen.
+
+        Returns:
+            True if it does, or none was noted.
+        """
+        known = self._witness
+        if known is None:
+            return True
+        before = random_states()
+        with own_draws():
+            found = self._run(known.values, known.arguments)
+        if not same_states(before, random_states()) or _own_generators_were_used():
+            return True  # it makes random numbers, and samples are to differ
+        leaves = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
+        return len(leaves) == len(known.first) and all(
+            map(_is_close, leaves, known.first, known.harmless)
+        )
+
+    def refute(self) -> bool:
+        """Samples must not be joined any more.
+
+        Returns:
+            Whether they may have been until now.
+        """
+        self._witness = None
+        were_joined = self.batch is not None and self._verdict.separable is not False
+        if were_joined:
+            self._verdict.separable = False
+        return were_joined
 
     @lazy
     def _examples(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -169,39 +324,72 @@ class BatchItems:
 
     def _traced(self, values: Sequence[Tensor], thorough: bool) -> tuple[Any, BatchTrace]:
         trace = BatchTrace(self.batch or 1, thorough, self._weights)
-        with own_draws(), trace:  # in this order: to compare generators is not the model's doing
-            return self._run(values), trace
+        before = random_states()
+        with trial():
+            with trace:
+                result = self._run(values, trace=trace)
+            self._makes_random |= not same_states(before, random_states())
+            self._makes_random |= _own_generators_were_used()
+        return result, trace
 
-    def _run(self, values: Sequence[Tensor]) -> Any:
+    def _run(
+        self,
+        values: Sequence[Tensor],
+        arguments: Arguments | None = None,
+        trace: BatchTrace | None = None,
+    ) -> Any:
         """What the model returns; None if it fails, as it may with a batch of another size."""
+        arguments = arguments or self._arguments
+        copies = [value.clone() for value in values]
+        if trace is not None:
+            trace.follow(copies)
         with torch.no_grad():
             try:
-                return self._arguments.run(self._model, [value.clone() for value in values])
+                return arguments.run(self._model, copies)
             except Exception:
                 return None  # an error of the model's own comes up where it is run in earnest
 
 
-@functools.cache
-def _some(batch: int) -> Tensor:
-    """Some of the items, ``(batch,)``: in no regular pattern, so that no regular exchange goes unnoticed.
+@dataclass(frozen=True)
+class _Witness:
+    """One of several samples that were run together.
 
-    Whatever their distance, two items so far apart are not both among them or both not; nor are all mirror
-    images, nor all neighbours that would be grouped.
-
-    Returns:
-        Whether each is one of them.
+    Attributes:
+        count: how many there were.
+        arguments: what the model was run on.
+        values: the sample, of every random argument.
+        first: the tensors of its output.
+        harmless: what each element may be off by.
     """
-    generator = torch.Generator("cpu").manual_seed(batch)
-    while True:
-        some = torch.rand(batch, generator=generator, device="cpu") < 0.5
-        distances = range(1, batch // 2 + 1)
-        groups = [k for k in range(2, batch) if batch % k == 0]
-        if (
-            all(bool((some != some.roll(d)).any()) for d in distances)
-            and (batch < 2 or bool((some != some.flip(0)).any()))
-            and all(bool((some.view(-1, k) != some.view(-1, k)[:, :1]).any()) for k in groups)
-        ):
-            return some
+
+    count: int
+    arguments: Arguments
+    values: list[Tensor]
+    first: list[Tensor]
+    harmless: list[Tensor]
+
+
+def _own_generators_were_used() -> bool:
+    """Whether the model has used a random generator that it has itself."""
+    state = current_state()
+    return state is not None and any(generator.was_used for generator in state.generators)
+
+
+def _is_close(found: Tensor, known: Tensor, harmless: Tensor) -> bool:
+    """Whether two tensors are the same but for rounding, or for a part of their spread that is harmless."""
+    if _same(found, known):
+        return True
+    if found.shape != known.shape or not found.is_floating_point():
+        return False
+    apart = (found - known).abs()
+    return bool((apart.nan_to_num(torch.inf) <= harmless.nan_to_num(0)).all())
+
+
+@functools.cache
+def _splits(batch: int) -> tuple[Tensor, ...]:
+    """Ways to take some of the items, ``(batch,)`` each: every two items are apart in one of them."""
+    numbers = torch.arange(batch, device="cpu")
+    return tuple((numbers >> bit) % 2 == 0 for bit in range((batch - 1).bit_length()))
 
 
 def _chosen(first: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -282,9 +470,9 @@ def default_chunk(items: BatchItems, elements: int, fewest: int = 2) -> int | No
     return size if size < batch and items.are_separable else None
 
 
-def refusal(chunk: int) -> str:
-    """What to say to a user who wants to cut a batch whose items influence each other."""
+def refusal(chunk: int | None) -> str:
+    """What to say to a user who wants to cut a batch whose items' results depend on the batch."""
     return (
-        "the model's batch elements influence each other, or its output has no batch dimension, "
-        f"so it cannot be run on chunk={chunk} of them at a time; leave chunk out"
+        "the model's batch elements influence each other, or its output has no batch dimension or depends on "
+        f"the batch's size, so it cannot be run on chunk={chunk} of them at a time; leave chunk out"
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from ..numerics.imports import imported
 from ..numerics.moments import HALF
 
 __all__ = ["BatchTrace", "is_mixture"]
@@ -29,6 +33,8 @@ class BatchTrace(TorchDispatchMode):
     Attributes:
         sums: for every tensor its checksums, one or several ways to find the items in it.
         looks_at_values: whether the program reads a tensor's values, as a branch on them does.
+        couples: whether it computes something from all items together, such as a maximum over the batch,
+            even if that is the same for all inputs that were tried.
     """
 
     _READS = frozenset(
@@ -39,18 +45,29 @@ class BatchTrace(TorchDispatchMode):
             torch.ops.aten.nonzero,
         }
     )
+    _SHAPES_ONLY = frozenset(
+        getattr(torch.ops.aten, name)
+        for name in (
+            *("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"),
+            *("zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like"),
+        )
+    )
+
+    supports_higher_order_operators = True
 
     def __init__(self, batch: int, thorough: bool, weights: dict[Any, Tensor]) -> None:
         super().__init__()
         self.batch = batch
         self.thorough = thorough
         self.sums: list[list[Tensor]] = []
-        self.looks_at_values = False
+        self.looks_at_values = self.couples = False
+        self._of_input = WeakTensorKeyDictionary()  # what was computed from the input
         self._weights = weights
         self._pausing = False
         self._exits = _Exits(self)
 
     def __enter__(self) -> BatchTrace:
+        imported("torch._dynamo")  # torch would, in the first operation that it traces
         super().__enter__()
         self._exits.__enter__()
         return self
@@ -58,6 +75,11 @@ class BatchTrace(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         self._exits.__exit__(*error)
         super().__exit__(*error)
+
+    def follow(self, inputs: Sequence[Tensor]) -> None:
+        """Follow what is computed from these tensors."""
+        for tensor in inputs:
+            self._of_input[tensor] = True
 
     def leaves_torch(self, tensor: Tensor) -> None:
         """Note that a tensor goes where nothing is seen: it counts as one that has no batch."""
@@ -74,13 +96,27 @@ class BatchTrace(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if self._pausing:
             return result
+        if not isinstance(func, OpOverload):  # torch.cond and its like look at values
+            self.looks_at_values = True
+            return result
         if func.overloadpacket in self._READS:
             self.looks_at_values = True
         returns = func._schema.returns
-        if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
-            for value in pytree.tree_leaves(result):  # a view is nothing new
-                if isinstance(value, Tensor) and value.layout is torch.strided:
-                    self.sums.append([self._sum(rows) for rows in self._rows(value)])
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+        of_input = func.overloadpacket not in self._SHAPES_ONLY and any(
+            isinstance(value, Tensor) and value in self._of_input
+            for value in pytree.tree_leaves((args, kwargs))
+        )
+        for value in pytree.tree_leaves(result):
+            if not isinstance(value, Tensor):
+                continue
+            if of_input:
+                self._of_input[value] = True
+            if is_view or value.layout is not torch.strided:
+                continue  # a view is nothing new
+            rows = self._rows(value)
+            self.couples |= of_input and value.numel() > 0 and len(rows[0]) != self.batch
+            self.sums.append([self._sum(each) for each in rows])
         return result
 
     def _rows(self, tensor: Tensor) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,23 +25,36 @@ class Batched:
         function: of as many tensors as there are stacks of samples.
         batch: the number of items, the first dimension of all its arguments, if samples may be joined to one
             batch; else None.
+        note: is told the stacks that were run together, and the results.
     """
 
-    def __init__(self, function: Callable[..., Any], batch: int | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        batch: int | None = None,
+        note: Callable[[Sequence[Tensor], Any], None] | None = None,
+    ) -> None:
         self.function = function
         self.batch = batch
+        self.note = note
 
     def __call__(self, *samples: Tensor) -> Any:
         """The function's results, stacked along the first dimension."""
         if self.batch is not None:
             joined = self._joined(*samples)
             if joined is not None:
+                if self.note is not None:
+                    self.note(samples, joined)
                 return joined
             self.batch = None  # it depends on the size of the batch after all
         # copies: in a view of all samples, strides over memory would reach another sample
-        return stacked(
+        results = stacked(
             [self.function(*(row.clone() for row in rows)) for rows in zip(*samples, strict=True)]
         )
+        if self.note is not None:
+            one = pytree.tree_map_only(Tensor, lambda t: t[:1], results)
+            self.note([stack[:1] for stack in samples], one)
+        return results
 
     def _joined(self, *samples: Tensor) -> Any:
         """The results from one batch; None if they do not have its size."""

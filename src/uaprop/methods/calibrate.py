@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from ..covariance.calibrated import Fitting, channelwise
+from ..covariance.calibrated import OUTPUT, Calibrated, Fitting, channelwise
 from ..dispatch.watch import Watch
 from ..gaussian import Gaussian
 from ..kinds import Random
 from ..numerics.chance import RandomNumbers, reseeded
 from ..numerics.turns import one_at_a_time
-from .arguments import Arguments, mapped
-from .calibration import OUTPUT, Calibration, Law, at_the_end, fingerprint
+from .applicability import fitted_range
+from .arguments import Arguments, is_gaussian, mapped
+from .batch_independence import BatchItems
+from .calibrated import applied
+from .calibration import Calibration, Law, at_the_end, fingerprint
 from .calibration_file import flaw
 from .curves import curve, curved
 from .entrance import either_way
+from .held_out import FEWEST as FEWEST_HELD_OUT
+from .held_out import held_out_error
 from .levels import FEWEST, Levels, levelled, slope
 from .model_state import preserved
 from .options import whole_number
@@ -29,9 +35,14 @@ __all__ = ["calibrate"]
 
 
 class _Fit:
-    """A tally that learns: at each place what makes the variances right on average."""
+    """A tally that learns: at each place what makes the variances right on average.
+
+    Attributes:
+        outputs: the samples of every output of the model.
+    """
 
     def __init__(self, samples: int) -> None:
+        self.outputs: list[Tensor] = []
         self.factors: list[Tensor] = []
         self.laws: list[Law] = []
         self.places: list[str] = []
@@ -41,6 +52,8 @@ class _Fit:
     def corrected(self, place: str, x: Random) -> Tensor:
         """The variances times their new factors."""
         var, true = x.cov.var, x.cov.draws.var(0)
+        if place == OUTPUT:
+            self.outputs.append(x.cov.draws)
         level = self.levels.of(var)
         law = Law()
         if level is not None:
@@ -56,6 +69,22 @@ class _Fit:
         self.laws.append(law)
         self.places.append(place)
         return var * channelwise(self.factors[-1], var)
+
+    def found(self, **further: Any) -> Calibration:
+        """What was learned.
+
+        Args:
+            **further: the other fields of the calibration.
+
+        Returns:
+            The calibration.
+        """
+        slopes, levels, curves = (
+            torch.tensor([law[i] for law in self.laws], dtype=torch.float64, device="cpu")
+            for i in range(3)
+        )
+        factors, places = tuple(self.factors), tuple(self.places)
+        return Calibration(factors, slopes, levels, curves, places=places, **further)
 
     def _scaled(self, place: str, var: Tensor, true: Tensor) -> Tensor:
         return var * channelwise(self._factor(place, var, true), var)
@@ -115,6 +144,10 @@ def calibrate(
     Some dozens of typical inputs are enough. The factors depend little on the noise's size, but belong to
     these weights.
 
+    Two more things are kept. How far the method is off for inputs of this kind that it was not fitted to
+    (``held_out``): factors are fitted to every second input for that, and tried on the others, which takes as
+    long as the fit itself. And what the inputs were like (``inputs``), so that others are noticed.
+
     Args:
         model: any callable on tensors, usually an ``nn.Module``.
         inputs: typical inputs, a batch of them; or what :func:`~uaprop.propagate` takes, with Gaussians in
@@ -146,39 +179,74 @@ def calibrate(
             "calibrate learns from inputs, and these have no elements; give some dozens"
         )
     tally: _Fit
-    noise: RandomNumbers
+    entered: Callable[..., Any] = model
 
-    def start(x: Gaussian) -> Gaussian:
-        draws = x.loc + x.cov.deviations(samples, noise)
-        return Gaussian._from_covariance(x.loc, Fitting(x.cov.var, tally, draws))
+    def draws() -> list[Tensor]:
+        noise = RandomNumbers.seeded(seed, device=arguments.gaussians[0].device)
+        return [x.loc + x.cov.deviations(samples, noise) for x in arguments.gaussians]
 
     def fit(way: Callable[..., Any]) -> None:
-        nonlocal tally, noise
-        tally = _Fit(samples)
-        noise = RandomNumbers.seeded(seed, device=arguments.gaussians[0].device)
-        answer = arguments.run(way, [start(x) for x in arguments.gaussians])
-        mapped(at_the_end, answer)
+        nonlocal tally, entered
+        tally, entered = _fitted(way, arguments, draws()), way
 
-    with (
-        Watch() as watch,
-        one_at_a_time,
-        preserved(model),
-        refuse_own_randomness("calibrated", model, arguments),
-        torch.inference_mode(False),  # gains are derivatives
-        torch.no_grad(),
-        reseeded(seed, 1),
-    ):
-        either_way(model, arguments, fit)
-        watch.check()
-    slopes, levels, curves = (
-        torch.tensor([law[i] for law in tally.laws], dtype=torch.float64, device="cpu")
-        for i in range(3)
-    )
-    places = tuple(tally.places)
-    found = Calibration(tuple(tally.factors), slopes, levels, curves, places, fingerprint(model))
+    with Watch() as watch, one_at_a_time, preserved(model):
+        with (
+            refuse_own_randomness("calibrated", model, arguments),
+            torch.inference_mode(False),  # gains are derivatives
+            torch.no_grad(),
+            reseeded(seed, 1),
+        ):
+            either_way(model, arguments, fit)
+            watch.check()
+        with torch.inference_mode(False), torch.no_grad(), reseeded(seed, 1):
+            held_out = _held_out(entered, arguments, draws, tally.outputs)
+            inputs = torch.stack([fitted_range(x) for x in arguments.gaussians])
+    found = tally.found(held_out=held_out, inputs=inputs, model=fingerprint(model))
     if problem := flaw(vars(found)):
         raise ValueError(
             f"no calibration can be fitted to these inputs: {problem}. The model's outputs or "
             "their variances are not finite there."
         )
     return found
+
+
+def _fitted(way: Callable[..., Any], arguments: Arguments, draws: Sequence[Tensor]) -> _Fit:
+    """What is learned from draws of the random arguments."""
+    tally = _Fit(len(draws[0]))
+    random = [
+        Gaussian._from_covariance(x.loc, Fitting(x.cov.var, tally, each))
+        for x, each in zip(arguments.gaussians, draws, strict=True)
+    ]
+    mapped(at_the_end, arguments.run(way, random))
+    return tally
+
+
+def _held_out(
+    way: Callable[..., Any],
+    arguments: Arguments,
+    draws: Callable[[], list[Tensor]],
+    outputs: Sequence[Tensor],
+) -> Tensor:
+    """The errors of every output for inputs that were not fitted, ``(outputs, 2)``; ``(0, 2)`` if unknown."""
+    unknown = torch.zeros(0, 2, dtype=torch.float64, device="cpu")
+    if arguments.batch is None or arguments.batch < FEWEST_HELD_OUT:
+        return unknown
+    if not BatchItems(way, arguments).are_rowwise:  # a half would have other outputs
+        return unknown
+    halves = slice(0, None, 2), slice(1, None, 2)
+    pieces: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in outputs]
+    for own, other in (halves, halves[::-1]):
+        try:
+            tally = _fitted(way, arguments.cut(own), [stack[:, own] for stack in draws()])
+            half = tally.found(held_out=unknown, inputs=unknown, model="")
+            answer = applied(way, arguments.cut(other), half)
+        except Exception:  # a model that takes no other batch size
+            return unknown
+        found = [y for y in pytree.tree_leaves(answer, is_leaf=is_gaussian) if is_gaussian(y)]
+        found = [y for y in found if isinstance(y.cov, Calibrated)]
+        if [y.shape for y in found] != [stack[0, other].shape for stack in outputs]:
+            return unknown
+        for y, stack, piece in zip(found, outputs, pieces, strict=True):
+            piece.append((y.loc, y.cov.var, stack[:, other]))
+    errors = [held_out_error(piece) for piece in pieces]
+    return torch.tensor(errors, dtype=torch.float64, device="cpu").reshape(-1, 2)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..covariance.calibrated import Calibrated, channelwise
+from ..covariance.calibrated import OUTPUT, Calibrated, channelwise
 from ..gaussian import Gaussian
 from ..kinds import Random
 from ..numerics.lazy import lazy
@@ -20,9 +20,8 @@ from .calibration_file import read, write
 from .curves import KNOTS, curved
 from .levels import Levels, levelled
 
-__all__ = ["OUTPUT", "Calibration", "Correction", "Law", "at_the_end", "fingerprint"]
+__all__ = ["Calibration", "Correction", "Law", "at_the_end", "fingerprint"]
 
-OUTPUT = "Output"
 _ELEMENTS = 16  # of each weight that tell one model from another
 
 
@@ -46,6 +45,12 @@ class Calibration:
         levels: ``(places, 3)``, the average, least and greatest level of the inputs it was fitted to.
         curves: ``(places, 2 + knots)``, by the logarithms of which factors variances are multiplied according
             to their mean (:mod:`~uaprop.methods.curves`): the first and last knot, and the value at each.
+        held_out: ``(outputs, 2)``, how far the method is off for inputs of the same kind that it was not
+            fitted to (:mod:`~uaprop.methods.held_out`): the root mean square of the relative error of the
+            standard deviation, and of the mean's error in standard deviations. ``(0, 2)`` if that is not
+            known: for fewer than four inputs, without a batch, or if its items influence each other.
+        inputs: ``(random inputs, 3, 4)``, the range of three statistics of the inputs that it was fitted to
+            (:mod:`~uaprop.methods.applicability`).
         places: what kind of operation is there.
         model: a fingerprint of the model's weights.
     """
@@ -54,6 +59,8 @@ class Calibration:
     slopes: Tensor
     levels: Tensor
     curves: Tensor
+    held_out: Tensor
+    inputs: Tensor
     places: tuple[str, ...]
     model: str
 
@@ -88,7 +95,13 @@ class Calibration:
 
     def __repr__(self) -> str:
         count = sum(factor.numel() for factor in self.factors)
-        return f"Calibration({len(self.places)} places, {count} factors)"
+        if len(self.held_out):
+            std, mean = self.held_out.amax(0).tolist()
+            most = "up to " if len(self.held_out) > 1 else ""
+            error = f"held-out error {most}{std:.1%} of std, and of the mean {most}{mean:.2g} std"
+        else:
+            error = "no held-out error"
+        return f"Calibration({len(self.places)} places, {count} factors, {error})"
 
 
 def fingerprint(model: Callable[..., Any]) -> str:

@@ -16,12 +16,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..checksum import checksum
+from ..covariance.calibrated import OUTPUT
 from .curves import KNOTS
 
 __all__ = ["flaw", "read", "write"]
 
-_FORMAT = "uaprop calibration 5"
+_FORMAT = "uaprop calibration 6"
 _WIDTHS: dict[str, tuple[int, ...]] = {"slopes": (), "levels": (3,), "curves": (2 + KNOTS,)}
+_GUARDS = ("held_out", "inputs")
+_TENSORS = (*_WIDTHS, *_GUARDS)  # beside the factors
 _ROUNDING = 0.02  # by which an average in bfloat16 can be off, relatively
 _METADATA = {"format", "places", "model", "checksum"}
 
@@ -29,7 +32,7 @@ _METADATA = {"format", "places", "model", "checksum"}
 def write(path: str | Path, fields: Mapping[str, Any]) -> None:
     """Write the fields of a calibration to a file."""
     tensors = {f"{i:05d}": factor for i, factor in enumerate(fields["factors"])}
-    tensors |= {name: fields[name] for name in _WIDTHS}
+    tensors |= {name: fields[name] for name in _TENSORS}
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     places, model = json.dumps(fields["places"]), fields["model"]
     metadata = {"format": _FORMAT, "places": places, "model": model}
@@ -99,6 +102,9 @@ def flaw(fields: Mapping[str, Any]) -> str:
         if tuple(tensor.shape) != shape:
             return f"{name} has the shape {tuple(tensor.shape)}, not {shape}"
         named[name] = tensor
+    if problem := _shape_of_guards(fields):
+        return problem
+    named |= {name: fields[name] for name in _GUARDS}
     for name, tensor in named.items():
         if not tensor.is_floating_point():
             return f"{name}: {tensor.dtype} is no floating-point type"
@@ -114,6 +120,21 @@ def flaw(fields: Mapping[str, Any]) -> str:
     curves = fields["curves"]
     if ((curves[:, 0] >= curves[:, 1]) & (curves[:, 2:] != 0).any(1)).any():
         return "curves: the first knot is not before the last"
+    if (fields["held_out"] < 0).any():
+        return f"held_out: {float(fields['held_out'].min()):g} is negative"
+    if (fields["inputs"].diff() < 0).any():
+        return "inputs: the ends of a range are not in order"
+    return ""
+
+
+def _shape_of_guards(fields: Mapping[str, Any]) -> str:
+    """What is wrong with the shapes of held-out errors and of the inputs' ranges."""
+    outputs = sum(place == OUTPUT for place in fields["places"])
+    errors, ranges = (tuple(fields[name].shape) for name in _GUARDS)
+    if errors not in ((outputs, 2), (0, 2)):
+        return f"held_out has the shape {errors}, not {(outputs, 2)} or (0, 2)"
+    if ranges[1:] != (3, 4) or ranges[0] == 0:
+        return f"inputs has the shape {ranges}, not (inputs, 3, 4)"
     return ""
 
 
@@ -123,10 +144,10 @@ def _fields(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> dict[str
         places = json.loads(metadata["places"])
     except ValueError:
         return None
-    count = len(tensors) - len(_WIDTHS)
+    count = len(tensors) - len(_TENSORS)
     numbered = [f"{i:05d}" for i in range(count)]
-    if not isinstance(places, list) or tensors.keys() != {*numbered, *_WIDTHS}:
+    if not isinstance(places, list) or tensors.keys() != {*numbered, *_TENSORS}:
         return None
-    laws = {name: tensors[name] for name in _WIDTHS}
+    rest = {name: tensors[name] for name in _TENSORS}
     factors = tuple(tensors[name] for name in numbered)
-    return {"factors": factors, **laws, "places": tuple(places), "model": metadata["model"]}
+    return {"factors": factors, **rest, "places": tuple(places), "model": metadata["model"]}

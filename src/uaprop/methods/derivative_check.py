@@ -7,7 +7,7 @@ gives. A method that reads the response off it alone would be wrong, without a w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ _PATTERNS = 4  # sums of the outputs that are compared: the plain one, and some 
 _TOLERANCE = 0.1  # of the change along a step, up to which autograd is believed
 _SAME = 0.5  # by how much two steps may differ, in units of their distance from autograd, to be believed
 _ROUNDING = 1e3  # in units of the last digit, below which a change is not looked at
+_SAMPLES = 8  # that tell whether outputs without a derivative change
+_WIDER = 3.0  # than the noise, to see what seldom happens
 _ELEMENTS = 2**16  # of the input, above which two batch elements have to do
 
 
@@ -42,14 +44,14 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
     all of them. Where they do not agree, the step may be too large (kinks, curvature), so smaller ones are
     tried, as far as rounding allows. Only if the last two of them say the same, and autograd something
     else, it is refused. If the first step agrees that is one forward pass with gradients, four backward
-    passes and two forward passes.
+    passes and two forward passes. Outputs without a derivative must be the same for a few samples.
 
     Args:
         model: any callable on tensors.
         arguments: its arguments.
 
     Raises:
-        UnsupportedOperation: if autograd's derivative is not the model's.
+        UnsupportedOperation: if autograd's derivative is not the model's, or an output that changes has none.
     """
     elements = sum(x.numel() for x in arguments.gaussians)
     if elements > _ELEMENTS and (arguments.batch or 0) > 2:
@@ -63,7 +65,9 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
         ]
     with torch.enable_grad():
         leaves = [mean.clone().requires_grad_() for mean in means]
-        found = _outputs(model, arguments, [leaf.clone() for leaf in leaves])
+        outputs = _tensors(model, arguments, [leaf.clone() for leaf in leaves])
+    _check_constants(model, arguments, outputs)
+    found = [output for output in outputs if output.is_floating_point()]
     errors: list[list[float]] = []
     for size in _STEPS:
         steps = [size * direction for direction in directions]
@@ -88,6 +92,64 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
         "own gradients",
         remedy='Use method="samples", which takes no derivative.',
     )
+
+
+def _check_constants(
+    model: Callable[..., Any], arguments: Arguments, outputs: Sequence[Tensor]
+) -> None:
+    """Refuse outputs that have no derivative and change with the noise, such as ``z > 0`` or an index.
+
+    Seen from a few samples of three times the noise; an output that rarely changes may go unnoticed.
+
+    Args:
+        model: any callable on tensors.
+        arguments: its arguments.
+        outputs: all of its tensors at the mean.
+
+    Raises:
+        UnsupportedOperation: if one changes.
+    """
+    constant = [i for i, output in enumerate(outputs) if not output.requires_grad]
+    if not constant:
+        return
+    gaussians = arguments.gaussians
+    noise = RandomNumbers.seeded(0, 5, device=gaussians[0].device)
+    with torch.no_grad():
+        stacks = [x.cov.deviations(_SAMPLES, noise) for x in gaussians]
+        for samples in zip(*stacks, strict=True):
+            values = [x.loc + _WIDER * each for x, each in zip(gaussians, samples, strict=True)]
+            moved = _tensors(model, arguments, values)
+            if len(moved) != len(outputs):
+                return  # values decide what comes out
+            for i in constant:
+                if _differ(outputs[i], moved[i]):
+                    _refuse_without_derivative(outputs[i])
+
+
+def _refuse_without_derivative(output: Tensor) -> NoReturn:
+    """Refuse an output that changes with the noise.
+
+    Raises:
+        UnsupportedOperation: always.
+    """
+    if not output.is_floating_point():
+        raise UnsupportedOperation(
+            f"an output of {output.dtype}",
+            reason="it changes with the noise, and no Gaussian has such values",
+            remedy="Return the scores that it was computed from.",
+        )
+    raise UnsupportedOperation(
+        "torch.autograd.grad",
+        reason="an output changes with the input, and autograd has no derivative of it; the model "
+        "detaches it, leaves torch, or uses an operation that is not differentiable",
+        remedy='Use method="samples", which takes no derivative.',
+    )
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return True
+    return not torch.allclose(a, b, equal_nan=True) if a.is_floating_point() else not a.equal(b)
 
 
 def _agree(a: float, b: float) -> bool:
@@ -124,12 +186,7 @@ def _errors(
         not v.requires_grad and bool((c.abs() > 0).any())
         for v, c in zip(found, changes, strict=True)
     ):
-        raise UnsupportedOperation(
-            "torch.autograd.grad",
-            reason="an output changes with the input, and autograd has no derivative of it; the model "
-            "detaches it, leaves torch, or uses an operation that is not differentiable",
-            remedy='Use method="samples", which takes no derivative.',
-        )
+        _refuse_without_derivative(found[0])
     expected = float(sum((w * c).sum() for w, c in zip(weights, changes, strict=True)))
     if not 0 < expected < float("inf"):
         return None
@@ -174,12 +231,16 @@ def _lengthened(direction: Tensor, mean: Tensor) -> Tensor:
     return direction * torch.where((size > 0) & (size < least), least / size, 1)
 
 
-def _outputs(model: Callable[..., Any], arguments: Arguments, values: list[Tensor]) -> list[Tensor]:
-    """The floating-point outputs, with the same random numbers each time."""
+def _tensors(model: Callable[..., Any], arguments: Arguments, values: list[Tensor]) -> list[Tensor]:
+    """The outputs, with the same random numbers each time."""
     with reseeded(0, 3):
         result = arguments.run(model, values)
-    leaves = pytree.tree_leaves(result)
-    return [v for v in leaves if isinstance(v, Tensor) and v.is_floating_point()]
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+
+
+def _outputs(model: Callable[..., Any], arguments: Arguments, values: list[Tensor]) -> list[Tensor]:
+    """Those of floating point."""
+    return [v for v in _tensors(model, arguments, values) if v.is_floating_point()]
 
 
 def _weights(change: Tensor, value: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from ..gaussian import Gaussian
 from ..numerics.turns import one_at_a_time
 from ..tensor_form import InTensorForm
 from .arguments import Arguments, mapped
-from .tensor_branches import takes_gaussians
+from .model_state import current_state
+from .tensor_branches import gives_the_same, takes_gaussians
 
 __all__ = ["either_way", "with_notes"]
 
@@ -26,7 +27,10 @@ Model = Callable[..., Any]
 
 
 def either_way(
-    model: Model | ExportedProgram, arguments: Arguments, run: Callable[[Model], Any]
+    model: Model | ExportedProgram,
+    arguments: Arguments,
+    run: Callable[[Model], Any],
+    on_gaussians: bool = True,
 ) -> tuple[Any, str]:
     """Run a model on Gaussians, by its graph if it cannot take them as it is.
 
@@ -39,6 +43,7 @@ def either_way(
         model: any callable on tensors, or a program of ``torch.export``.
         arguments: its arguments.
         run: what to do with a callable on Gaussians.
+        on_gaussians: whether it gives Gaussians to it, and not tensors.
 
     Returns:
         What ``run`` returns, and how the model was entered: "" if by calling it.
@@ -49,8 +54,9 @@ def either_way(
     """
     if isinstance(model, ExportedProgram):
         return run(CapturedModel(model)), "a program of torch.export"
-    if not takes_gaussians(model, arguments):
-        return _captured(model, run, "another result for a Gaussian without noise", None)
+    if on_gaussians and not takes_gaussians(model, arguments):
+        reason = "another result for a Gaussian without noise"
+        return _captured(model, arguments, run, reason, None)
     try:
         return run(model), ""
     except UnsupportedOperation:
@@ -58,22 +64,28 @@ def either_way(
     except Exception as error:
         if not ran_into(model, error) or not _runs_on_tensors(model, arguments):
             raise
-        return _captured(model, run, _told(error), error)
+        return _captured(model, arguments, run, _told(error), error)
 
 
 def _captured(
-    model: Model, run: Callable[[Model], Any], reason: str, error: Exception | None
+    model: Model,
+    arguments: Arguments,
+    run: Callable[[Model], Any],
+    reason: str,
+    error: Exception | None,
 ) -> tuple[Any, str]:
     """By the model's graph, or by Gaussians in the form of tensors; and how."""
     if (watch := current()) is not None:
         watch.refusals.clear()  # they belong to the first attempt
+    state = current_state()
+    restore = None if state is None else state.start_pass
     try:
-        answer = run(CapturedModel(model))
+        answer = run(_checked(CapturedModel(model, restore), model, arguments))
     except UnsupportedOperation:
         raise
     except Exception as second:
         with contextlib.suppress(Exception):  # what export says is the better message
-            answer = run(InTensorForm(model))
+            answer = run(_checked(InTensorForm(model), model, arguments))
             return answer, f"on Gaussians in the form of tensors, after {reason}"
         raise UnsupportedOperation(
             getattr(model, "__name__", type(model).__name__),
@@ -82,6 +94,13 @@ def _captured(
             remedy='Use method="samples", which calls the model on tensors only.',
         ) from error
     return answer, f"by its graph, captured with torch.export, after {reason}"
+
+
+def _checked(way: Model, model: Model, arguments: Arguments) -> Model:
+    """A way to run a model, if it gives the same."""
+    if not gives_the_same(model, way, arguments):
+        raise RuntimeError("its graph is not what the model computes")
+    return way
 
 
 def _runs_on_tensors(model: Model, arguments: Arguments) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.fx.experimental.symbolic_shapes  # noqa: F401, torch.autograd.grad would when first called
 from torch import Tensor
 
 from ..errors import UnsupportedOperation

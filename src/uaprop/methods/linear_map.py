@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from ..covariance import Finished, Sources
 from ..gaussian import Gaussian
-from ..numerics.chance import RandomNumbers
+from ..numerics.chance import RandomNumbers, seeded
 from ..provenance import Provenance
 from ..records import opened
 from .arguments import Arguments, is_gaussian
@@ -34,7 +34,9 @@ _ROWS = 1024  # outputs of each batch element, up to which there is a backward p
 _JACOBIAN_ELEMENTS = 2**26  # of a Jacobian that is formed
 _PROBES = (16, 64, 256, 1024)
 _STACK_ELEMENTS = 2**26  # of the derivatives along a set of probes
-_AGREE = 1e-3  # relative difference of two sets of probes, both of them exact
+_AGREE = 1e-3  # relative difference of two sets of probes, or of derivative and change, both of them exact
+_PAIRS = 4  # of noise, at whose sums the model is tried
+_PATTERNS = 3  # sums of the outputs whose derivative is compared with their change
 
 
 def exact_if_linear(
@@ -52,25 +54,41 @@ def exact_if_linear(
     Returns:
         The Gaussians; None if the model is not linear, or has too many outputs that depend on too much.
     """
-    corners = _corners(model, arguments)
+    noise = _noise(arguments)
+    corners = _corners(model, arguments, [pairs[0] for pairs in noise])
     if not all(_is_plane(*values) for values in corners):
+        return None
+    if not _has_its_derivative(model, arguments, corners, [pairs[0, 0] for pairs in noise]):
         return None
     elements = sum(x.numel() for x in arguments.gaussians)
     if outputs <= _ROWS and outputs * elements <= _JACOBIAN_ELEMENTS:
         exact = linear(model, *arguments.filled(arguments.gaussians))
     else:
         exact = _probed(model, arguments)
-    return exact if exact is not None and _is_flat(exact, corners) else None
+    if exact is None or not _is_flat(exact, corners):
+        return None
+    for number in range(1, _PAIRS):  # a kink may be seldom reached
+        if not _is_flat(exact, _corners(model, arguments, [pairs[number] for pairs in noise])):
+            return None
+    return exact
 
 
-def _corners(model: Callable[..., Any], arguments: Arguments) -> list[Corners]:
+@torch.no_grad()
+def _noise(arguments: Arguments) -> list[Tensor]:
+    """Pairs of noise ε and δ of every input, ``(pairs, 2, *shape)``."""
+    found = []
+    for i, x in enumerate(arguments.gaussians):
+        numbers = RandomNumbers.seeded(0, 20 + i, device=x.device)
+        found.append(x.cov.deviations(2 * _PAIRS, numbers).unflatten(0, (_PAIRS, 2)))
+    return found
+
+
+def _corners(
+    model: Callable[..., Any], arguments: Arguments, noise: Sequence[Tensor]
+) -> list[Corners]:
     """``f(x)``, ``f(x + ε)``, ``f(x + δ)`` and ``f(x + ε + δ)`` of every output, for noise ε and δ."""
     gaussians = arguments.gaussians
     with torch.no_grad(), torch.random.fork_rng():
-        noise = [
-            x.cov.deviations(2, RandomNumbers.seeded(0, 20 + i, device=x.device))
-            for i, x in enumerate(gaussians)
-        ]
 
         def at(*signs: int) -> list[Tensor]:
             values = [
@@ -93,6 +111,58 @@ def _is_plane(f: Tensor, right: Tensor, up: Tensor, both: Tensor) -> bool:
     eps = torch.finfo(f.dtype).eps
     rounding = 32 * eps * torch.stack([t.abs().amax() for t in (f, right, up, both)]).amax()
     return bool((bent <= 1e-4 * moved + rounding).all())
+
+
+@torch.inference_mode(False)
+def _has_its_derivative(
+    model: Callable[..., Any],
+    arguments: Arguments,
+    corners: Sequence[Corners],
+    noise: Sequence[Tensor],
+) -> bool:
+    """Whether autograd's derivative along ε is ``f(x + ε) - f(x)``, but for rounding.
+
+    Sums of all outputs with random signs are compared, each output in units of its own change. What a model
+    detaches or computes outside of torch is missing in the derivative.
+
+    Returns:
+        True if it is.
+    """
+    with torch.enable_grad():
+        leaves = [x.loc.detach().clone().requires_grad_() for x in arguments.gaussians]
+        found = _floating(arguments.run(model, [leaf.clone() for leaf in leaves]))
+    generator = seeded(0, 21)
+    for _ in range(_PATTERNS):
+        wanted = power = 0.0
+        weights = []
+        for f, right, _, _ in corners:
+            change = (right - f).double()
+            eps = torch.finfo(f.dtype).eps
+            largest = torch.maximum(f.abs(), right.abs()).double()
+            largest = largest + (largest.amax() if f.numel() else 0)
+            rounding = 8 * eps * largest
+            least = 0.1 * change.square().mean().sqrt() if change.numel() else change.sum()
+            size = (change.abs() + least + rounding / _AGREE).clamp_min(
+                torch.finfo(torch.float64).tiny
+            )
+            signs = torch.randint(0, 2, f.shape, generator=generator, device="cpu").to(size) * 2 - 1
+            weights.append(signs / size)
+            wanted += float((weights[-1] * change).sum())
+            power += f.numel()
+        if len(found) != len(weights):
+            return False
+        outputs = [v for v in found if v.requires_grad]
+        along = [w.to(v.dtype) for v, w in zip(found, weights, strict=True) if v.requires_grad]
+        given = 0.0
+        if outputs:
+            grads = torch.autograd.grad(
+                outputs, leaves, along, retain_graph=True, allow_unused=True
+            )
+            pairs = zip(grads, noise, strict=True)
+            given = sum(float((g.double() * n).sum()) for g, n in pairs if g is not None)
+        if abs(given - wanted) > 2 * _AGREE * power**0.5 + 1e-9:
+            return False
+    return True
 
 
 def _is_flat(exact: Any, corners: Sequence[Corners]) -> bool:

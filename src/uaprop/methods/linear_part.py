@@ -22,10 +22,10 @@ from torch import Tensor
 from ..gaussian import Gaussian
 from ..numerics.chance import seeded
 from ..numerics.lazy import lazy
-from ..numerics.moments import root
+from ..numerics.moments import HALF, root, widened
 from .jacobian import both_ways, jacobian, mixes
 
-__all__ = ["LinearPart", "main_directions", "row_by_row"]
+__all__ = ["LinearPart", "main_directions", "orthonormal", "row_by_row"]
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,41 @@ class LinearPart:
         """The diagonal of ``J Σ Jᵀ``, ``(batch, outputs)``."""
         if self.weights is None:
             return self.gram.diagonal(dim1=-2, dim2=-1)
-        return ((self.weights @ self.gram) * self.weights).sum(-1)
+        var = ((self.weights @ self.gram) * self.weights).sum(-1)
+        return var.clamp_min(0)  # of directions that cancel, rounding is left
 
-    def response(self, stacks: Sequence[Tensor | None]) -> Tensor:
-        """``J ε`` for stacks of deviations of every input, ``(stack, batch, outputs)``."""
+    def moved(self, stacks: Sequence[Tensor | None]) -> Tensor:
+        """``rows · ε`` for stacks of noise of every input, ``(stack, batch, directions)``."""
         parts = [
             torch.einsum("bqn,rbn->rbq", row, s.reshape(len(s), len(row), row.shape[-1]))
             for row, s in zip(self.rows, stacks, strict=True)
             if s is not None
         ]
-        moved = torch.stack(parts).sum(0)
+        return torch.stack(parts).sum(0)
+
+    def response(self, stacks: Sequence[Tensor | None]) -> Tensor:
+        """``J ε`` for stacks of noise of every input, ``(stack, batch, outputs)``."""
+        moved = self.moved(stacks)
         return moved if self.weights is None else torch.einsum("bkq,rbq->rbk", self.weights, moved)
+
+    def scaled(self, factors: Tensor) -> LinearPart:
+        """``factors · J``, with a factor for each output, ``(batch, outputs)``."""
+        factors = factors.to(self.rows[0].dtype).unsqueeze(-1)
+        if self.weights is not None:
+            return LinearPart(self.rows, self.pushed, factors * self.weights)
+        return LinearPart(
+            tuple(factors * row for row in self.rows),
+            tuple(factors * push for push in self.pushed),
+        )
+
+    def added(self, weights: Tensor) -> LinearPart:
+        """``J + weights · rows``, with weights ``(batch, outputs, directions)``; itself if they are zero."""
+        if not bool(weights.any()):
+            return self
+        own = self.weights
+        if own is None:
+            own = torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
+        return LinearPart(self.rows, self.pushed, own + weights)
 
     def finite(self) -> LinearPart | None:
         """The response without outputs whose derivative is infinite or NaN; None if all are finite."""
@@ -101,7 +125,7 @@ def row_by_row(
     Returns:
         The linear part.
     """
-    found = jacobian(output, inputs, rows)
+    found = [widened(row) for row in jacobian(output, inputs, rows)]
     pushed = [x.cov.times(row).detach() for x, row in zip(gaussians, found, strict=True)]
     return LinearPart(tuple(found), tuple(pushed))
 
@@ -135,6 +159,10 @@ def main_directions(
         unit
     )
     cotangents = chance * unit
+    if output.dtype in HALF:  # whose largest number is 65504
+        cotangents = (cotangents / cotangents.abs().amax((0, 2), keepdim=True).clamp_min(1)).to(
+            output
+        )
     batch = len(output)
     grads, pushforward = both_ways(output, inputs, cotangents)
     if mixes(output, inputs, cotangents[0], [None if g is None else g[0] for g in grads]):
@@ -145,15 +173,18 @@ def main_directions(
         else grad.reshape(len(cotangents), batch, x.numel() // max(batch, 1)).transpose(0, 1)
         for grad, x in zip(grads, inputs, strict=True)
     )
+    rows = tuple(map(widened, rows))
     pushed = tuple(x.cov.times(row).detach() for x, row in zip(gaussians, rows, strict=True))
-    moved = [p.transpose(0, 1).reshape(rank, *x.shape) for p, x in zip(pushed, inputs, strict=True)]
-    along = pushforward(moved).movedim(0, -1)
-    basis = _orthonormal(rows, pushed)
+    moved = [
+        p.transpose(0, 1).reshape(rank, *x.shape).to(x) for p, x in zip(pushed, inputs, strict=True)
+    ]
+    along = widened(pushforward(moved).movedim(0, -1))
+    basis = orthonormal(rows, pushed)
     rows, pushed = (tuple(basis.mT @ each for each in stacks) for stacks in (rows, pushed))
     return LinearPart(rows, pushed, along @ basis)
 
 
-def _orthonormal(rows: Sequence[Tensor], pushed: Sequence[Tensor]) -> Tensor:
+def orthonormal(rows: Sequence[Tensor], pushed: Sequence[Tensor]) -> Tensor:
     """What makes directions orthonormal in the noise's metric.
 
     Random directions of outputs that vary together are nearly the same, so ``M`` is summed with twice the

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from .arguments import Arguments
 
-__all__ = ["check_distinct", "check_keys", "whole_number", "whole_numbers_if_given"]
+__all__ = ["check_distinct", "check_keys", "chosen", "whole_number", "whole_numbers_if_given"]
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -65,3 +70,24 @@ def check_distinct(keys: Sequence[int] | None) -> None:
             "the batch elements influence each other, or have noise in common, so that the rest of their "
             "noise must be independent; give each a key of its own"
         )
+
+
+def chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
+    """The numbers of the outputs that are wanted, out of ``count``.
+
+    Returns:
+        Numbers from 0 on.
+
+    Raises:
+        TypeError: if they are no whole numbers.
+        ValueError: if there is no such output.
+    """
+    try:
+        numbers = torch.as_tensor(outputs, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(0, device="cpu")
+    if numbers.ndim != 1 or numbers.numel() == 0 or numbers.dtype not in _WHOLE:
+        raise TypeError(f"outputs must be a list of whole numbers, not {outputs!r}")
+    if int(numbers.min()) < -count or int(numbers.max()) >= count:
+        raise ValueError(f"outputs={list(outputs)}: a batch element has only {count} outputs")
+    return numbers % count

@@ -30,7 +30,7 @@ from .arguments import Arguments
 from .model_state import ModelState, current_state
 from .process_state import random_states, same_states
 
-__all__ = ["refuse_own_randomness"]
+__all__ = ["is_random", "refuse_own_randomness"]
 
 _CERTAIN = ("dropout", "rrelu", "drop_path", "stochastic_depth")
 # With other random numbers each, to see whether they matter: a layer that is left out one time in twenty
@@ -84,6 +84,23 @@ def _refuse_if_random(method: str, model: Any, arguments: Arguments) -> None:
         remedy="Call model.eval() if it belongs to training, or use "
         f"method={others} for the moments over all outcomes.",
     )
+
+
+def is_random(model: Any, arguments: Arguments) -> bool:
+    """Whether the output at the mean of a model that uses random numbers depends on them.
+
+    Whatever is run here changes the model's state; it has to be inside of
+    :func:`~uaprop.methods.model_state.preserved`.
+
+    Args:
+        model: any callable on tensors, or a program.
+        arguments: its arguments.
+
+    Returns:
+        False if it makes them and does not use them.
+    """
+    found = _random_operations(model, arguments)
+    return any(one.is_certain for one in found) or _matters(model, arguments)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,15 @@ from torch import Tensor
 
 from ..numerics.moments import root
 
-__all__ = ["Moderated", "moderated", "normal_error", "pooled", "squared_correlations"]
+__all__ = [
+    "Moderated",
+    "moderated",
+    "normal_error",
+    "pooled",
+    "squared_correlations",
+    "squared_overlaps",
+    "tails",
+]
 
 _FEWEST = 4  # with fewer outputs their average says too little
 _ALIKE = 0.05  # where chance explains less of the differences, outputs say nothing of each other
@@ -59,10 +67,28 @@ def pooled(factors: Tensor, linear: Tensor, freedom: int) -> tuple[Tensor, Tenso
     scale = torch.exp((1 - weight) * (-bias - apart) / 2)
     # what is left of chance: the part not pooled away, and the average's own, outputs being correlated
     unit = factors / torch.where(usable, root(var), torch.inf)
-    alike = torch.einsum("rbk,sbk->brs", unit, unit).square().sum((-2, -1)).unsqueeze(-1)
+    alike = squared_overlaps(unit.transpose(0, 1)).unsqueeze(-1)
     alike = alike / count.square().clamp_min(1)
     error = 2 / freedom * (weight + (1 - weight).square() * alike)
     return factors * scale, error.sqrt()
+
+
+def tails(factors: Tensor) -> Tensor:
+    """How many times larger the error of sampled variances is than that of normal values.
+
+    ``Var(r²) = (κ - 1) Var(r)²`` with the kurtosis ``κ``, 3 of normal values and more where a few samples
+    decide. A batch element's outputs have it in common.
+
+    Returns:
+        ``√((κ - 1)/2)`` or 1, ``(batch, 1)``.
+    """
+    squares = factors.square()
+    average = squares.mean(0)
+    varies = average > 0
+    fourth = (squares / torch.where(varies, average, 1)).square().mean(0)
+    count = varies.sum(-1, keepdim=True).clamp_min(1)
+    kurtosis = torch.where(varies, fourth, 0).sum(-1, keepdim=True) / count
+    return ((kurtosis - 1) / 2).clamp_min(1).sqrt()
 
 
 class Moderated(NamedTuple):
@@ -144,6 +170,21 @@ def _logarithm(freedom: int) -> tuple[float, float]:
     """Bias and variance of the logarithm of a variance's estimate, ``χ²_d/d``."""
     half = torch.tensor(freedom / 2, dtype=torch.float64, device="cpu")
     return float(torch.digamma(half) - half.log()), float(torch.polygamma(1, half))
+
+
+def squared_overlaps(unit: Tensor) -> Tensor:
+    """The sum of all ``ρ²`` of outputs whose samples are columns of length 1.
+
+    ``‖Uᵀ U‖²`` is ``‖U Uᵀ‖²``, and the smaller matrix is formed.
+
+    Args:
+        unit: ``U``, ``(batch, samples, outputs)``.
+
+    Returns:
+        ``(batch,)``, each output's with itself included.
+    """
+    few = unit if unit.shape[1] < unit.shape[2] else unit.mT
+    return (few @ few.mT).square().sum((1, 2))
 
 
 def squared_correlations(covariance: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -14,12 +13,14 @@ from torch.export import ExportedProgram
 from ..dispatch import admit
 from ..dispatch.watch import Watch
 from ..numerics.autocast import outside_autocast
+from ..numerics.imports import imported
 from ..numerics.memory import keep_freed
 from ..numerics.turns import one_at_a_time
 from ..records import closed, holds_tensors
 from .arguments import Arguments, is_gaussian
 from .entrance import either_way, with_notes
 from .model_state import preserved
+from .nominal import MeanPass, add_nominal, run_first
 from .own_randomness import refuse_own_randomness
 from .transforms import refuse_transforms
 
@@ -58,11 +59,12 @@ class _Methods(Mapping[str, Callable[..., Any]]):
 
 @functools.cache
 def _method(name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(import_module(f".{name}", __package__), name)
+    found: Callable[..., Any] = getattr(imported(f".{name}", __package__), name)
     return found
 
 
 METHODS = _Methods()
+_ON_TENSORS = ("auto", "samples", "linear")  # they give plain tensors to the model
 _WITHOUT_VALUES = ("diagonal", "calibrated", "sketch", "full")  # rules alone; shapes are enough
 
 
@@ -225,19 +227,28 @@ def carried(
     if method != "samples":  # which needs no rules
         admit(model)
     args, kwargs = arguments.filled(arguments.gaussians)
-    quick = method in ("diagonal", "calibrated")  # they change nothing that others see
-    turn: AbstractContextManager[Any] = nullcontext() if quick else one_at_a_time
+    quick = method in ("diagonal", "calibrated")
+    alone = quick and not options.get("check")  # they change nothing that others see
+    turn: AbstractContextManager[Any] = nullcontext() if alone else one_at_a_time
     sampled = method in ("auto", "samples")  # which run the model again for each of its outcomes
     known = nullcontext() if sampled else refuse_own_randomness(method, model, arguments)
     with (
         Watch(linearise=unsupported == "linearise") as watch,
         outside_autocast(),
         turn,
-        preserved(model),
-        known,
+        preserved(model, arguments.constants) as state,
+        MeanPass(counts_work=method == "auto") as mean_pass,
     ):
-        answer, entrance = either_way(
-            model, arguments, lambda way: METHODS[method](way, args, kwargs, **options)
-        )
-        watch.check()
+        if state.own_code and not quick:
+            run_first(model, arguments, method, options, state)
+        with known:
+            answer, entrance = either_way(
+                model,
+                arguments,
+                lambda way: METHODS[method](way, args, kwargs, **options),
+                on_gaussians=method not in _ON_TENSORS,
+            )
+            watch.check()
+        if not quick:
+            add_nominal(answer, model, arguments, method, options, state, mean_pass)
     return closed(with_notes(answer, entrance, tuple(watch.linearised)))

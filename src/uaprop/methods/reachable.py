@@ -17,12 +17,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["is_array", "is_generator", "is_object", "modules_of", "roots_of", "stateful"]
+__all__ = [
+    "has_state",
+    "is_array",
+    "is_generator",
+    "is_object",
+    "is_own",
+    "modules_of",
+    "named_globals",
+    "own_classes",
+    "roots_of",
+    "stateful",
+]
 
 _REFERRING = (FunctionType, MethodType, functools.partial)
 _FOLLOWED = (nn.Module, MethodType, functools.partial)
 _NO_OBJECTS = (type, nn.Module, *_REFERRING)
 _LIBRARIES = ("torch", "numpy")
+_STATELESS = ("torchvision", "timm", "transformers")
 _OWN = __name__.partition(".")[0]
 _MOST = 1000  # functions that are followed; a model has a handful
 _DEPTH = 3  # collections in collections that are looked into
@@ -62,20 +74,25 @@ def stateful(model: Any) -> list[Any]:
         if id(value) in seen:
             continue
         seen[id(value)] = value
-        if _has_state(value):
+        if has_state(value):
             found.append(value)
             continue
         followed += 1
         if isinstance(value, _REFERRING):
             waiting += _referenced(value)
+            if isinstance(value, MethodType) and is_object(value.__self__):
+                found.append(value.__self__)
+            elif isinstance(value, FunctionType):
+                found.append(vars(value))  # a function may have attributes, too
         elif is_object(value):
-            found.append(vars(value))
             own = [v for v in _own_values(value) if _is_followed(v)]
             if callable(value):
+                found.append(value)
                 waiting += own
                 waiting += _referenced(vars(type(value)).get("__call__"))
             else:
-                waiting += [v for v in own if _has_state(v)]
+                found.append(getattr(value, "__dict__", {}))
+                waiting += [v for v in own if has_state(v)]
     return found
 
 
@@ -145,10 +162,10 @@ def _is_followed(value: Any) -> bool:
         return True
     if isinstance(value, FunctionType):
         return not _is_library(value)
-    return _has_state(value) or is_object(value)
+    return has_state(value) or is_object(value)
 
 
-def _has_state(value: Any) -> bool:
+def has_state(value: Any) -> bool:
     """Whether a value is what :func:`stateful` looks for."""
     if isinstance(value, nn.Module | Tensor | dict | CellType):
         return True
@@ -169,20 +186,66 @@ def is_generator(value: Any) -> bool:
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is an object with attributes, of a class that is neither torch's nor Python's."""
+    """Whether a value is an object of a class that is neither torch's nor Python's."""
     if isinstance(value, (*_NO_OBJECTS, ModuleType)):
         return False
-    package = type(value).__module__.partition(".")[0]
-    return (
-        package not in _LIBRARIES
-        and package not in sys.stdlib_module_names
-        and (package != _OWN or callable(value))
-        and hasattr(value, "__dict__")
+    kind = type(value)
+    return is_own(kind) and (_root(kind.__module__) != _OWN or callable(value))
+
+
+def is_own(kind: type) -> bool:
+    """Whether a class is neither torch's nor Python's."""
+    package = _root(kind.__module__)
+    return package not in _LIBRARIES and package not in sys.stdlib_module_names
+
+
+@functools.lru_cache(_MOST)
+def own_classes(kind: type) -> tuple[type, ...]:
+    """A class and those that it is derived from, without those of libraries that keep no state in them."""
+    return tuple(
+        owner
+        for owner in kind.__mro__
+        if is_own(owner) and _root(owner.__module__) not in (*_STATELESS, _OWN)
     )
 
 
+@functools.lru_cache(_MOST)
+def named_globals(kind: type) -> tuple[tuple[dict[str, Any], str], ...]:
+    """The globals that a class's methods name, or functions that these call: where, and by which name.
+
+    Modules, functions and classes are left out.
+
+    Args:
+        kind: a class.
+
+    Returns:
+        The modules' dicts, and the names.
+    """
+    found: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
+    waiting: list[Any] = [f for f in vars(kind).values() if isinstance(f, FunctionType)]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MOST:
+        function = waiting.pop()
+        if id(function) in seen or _is_library(function):
+            continue
+        seen.add(id(function))
+        values = function.__globals__
+        for name in _names(function.__code__):
+            value = values.get(name)
+            if isinstance(value, FunctionType):
+                waiting.append(value)
+            elif name in values and not isinstance(value, ModuleType | type):
+                found[id(values), name] = values, name
+    return tuple(found.values())
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
 def _own_values(value: Any) -> list[Any]:
-    return [element for each in list(vars(value).values()) for element in _elements(each)]
+    attributes = getattr(value, "__dict__", {})
+    return [element for each in list(attributes.values()) for element in _elements(each)]
 
 
 def _is_library(function: FunctionType) -> bool:

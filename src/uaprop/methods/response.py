@@ -23,19 +23,28 @@ from torch.utils import _pytree as pytree
 from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
 from ..numerics.convolve import only_by_inputs
-from ..numerics.moments import HALF, root
+from ..numerics.draws import own_draws
+from ..numerics.moments import root, widened
 from ..provenance import Provenance, StandardError
 from .answer import answer, blocks, joined, shares
 from .arguments import Arguments, is_gaussian
-from .batch_independence import BatchItems, default_chunk, refusal
+from .batch_independence import UNSEEN_STATE, BatchItems, default_chunk, refusal
+from .control_variate import fitted
+from .error_floor import has_nonlinear, not_left, unrounded
 from .jacobian import mixes
 from .linear_part import LinearPart, main_directions, row_by_row
+from .options import chosen
+from .pilot import Pilot
+from .plain_samples import PlainSamples
+from .user_warning import warn_user
 
-__all__ = ["Residual", "Scheme", "chosen", "respond", "stacked_output"]
+__all__ = ["Draw", "Residual", "Scheme", "chosen", "respond", "stacked_output"]
 
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _JACOBIAN_ELEMENTS = 2**28  # the largest Jacobian that is computed
 _DENSE_ELEMENTS = 2**24  # the largest dense covariance that is formed
+_LIGHT = 16  # plain samples take so much less memory than those with derivatives
+
+Draw = Callable[[Arguments, slice, bool], Sequence[Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Residual:
         factors: ``(stack, batch, outputs)``, their sum of squares is the covariance of what is not linear;
             None if nothing is known of it.
         mean_error: standard error of the mean.
-        var_error: standard error of the variance.
+        var_error: standard error of the variance, that of the response apart.
     """
 
     mean: Tensor
@@ -68,6 +77,10 @@ class Scheme:
         residual: judges mean, unexplained part and linear variances.
         rows: outputs differentiated at once.
         rank: with more outputs than this, the response along as many directions; None for all of it.
+        fits: whether the slope of the response is estimated from the stack.
+        averaged: how many of the stack the model is run on with derivatives; the others, real samples, pass
+            through it as plain tensors. All by default.
+        stack: the size of the stack.
     """
 
     method: str
@@ -77,6 +90,9 @@ class Scheme:
     residual: Callable[[Tensor, Tensor | None, Tensor], Residual]
     rows: int
     rank: int | None = None
+    fits: bool = False
+    averaged: int | None = None
+    stack: int = 0
 
 
 def stacked_output(value: Any) -> tuple[Tensor, Tensor] | None:
@@ -89,9 +105,11 @@ def respond(
     scheme: Scheme,
     model: Callable[..., Any],
     arguments: Arguments,
-    draw: Callable[[bool], Sequence[Tensor | None]] | None,
+    draw: Draw | None,
     outputs: Sequence[int] | None,
     chunk: int | None,
+    pilot: Pilot | None = None,
+    items: BatchItems | None = None,
 ) -> Any:
     """Run a scheme over the batch, piece by piece.
 
@@ -99,10 +117,12 @@ def respond(
         scheme: the method.
         model: any callable on tensors.
         arguments: what it is called with.
-        draw: gives deviations of every random argument, ``(stack, *shape)``, the same for all items of a
-            batch (True) or independent ones; None if the method has no stack.
+        draw: gives noise of every random argument, ``(stack, *shape)``, for a part of the batch: the same
+            for all items (True) or independent; None if the method has no stack.
         outputs: which outputs of each batch element are wanted, counted in its flattened answer.
         chunk: batch elements at a time; None for all.
+        pilot: samples that the model was already run on, to be counted with the stack's.
+        items: what is known of the batch, if anything is.
 
     Returns:
         The model's answer, in Gaussians.
@@ -111,26 +131,58 @@ def respond(
         ValueError: if the batch is to be cut but its elements influence each other, or there are too many
             outputs.
     """
-    batch, items = arguments.batch, BatchItems(model, arguments)
-    elements = scheme.rows * sum(x.numel() for x in arguments.gaussians)
+    if items is not None:
+        return _responded(scheme, model, arguments, draw, outputs, chunk, pilot, items)
+    for join in (True, False):
+        items = BatchItems(model, arguments)
+        if not join:
+            items.refute()
+        result = _responded(scheme, model, arguments, draw, outputs, chunk, pilot, items)
+        if items.confirm():
+            return result
+        if not items.refute():
+            break
+    warn_user(UNSEEN_STATE)
+    return result
+
+
+def _responded(
+    scheme: Scheme,
+    model: Callable[..., Any],
+    arguments: Arguments,
+    draw: Draw | None,
+    outputs: Sequence[int] | None,
+    chunk: int | None,
+    pilot: Pilot | None,
+    items: BatchItems,
+) -> Any:
+    """What :func:`respond` returns, if it is the same for samples that go together."""
+    batch = arguments.batch
+    stack = max(scheme.rows, scheme.stack // _LIGHT)
+    elements = stack * sum(x.numel() for x in arguments.gaussians)
     size = chunk if chunk is not None else default_chunk(items, elements)
-    if chunk is not None and batch is not None and chunk < batch and not items.are_independent:
-        raise ValueError(refusal(chunk))
-    stacks: Sequence[Tensor | None] = [None] * len(arguments.gaussians)
-    if draw is not None:
-        stacks = draw(items.are_independent)
+    items.check_cut(chunk)
+    plain = None
+    if scheme.averaged is not None:
+        plain = PlainSamples(model, items, scheme.stack - scheme.averaged)
+
+    def drawn(piece: Arguments, part: slice, independent: bool) -> Sequence[Tensor | None]:
+        return [None] * len(piece.gaussians) if draw is None else draw(piece, part, independent)
+
     pieces, lengths = [], []
     for part, piece in arguments.pieces(size):
-        uncut = part == slice(None)  # then there may be no batch dimension at all
-        cut = [s if s is None or uncut else s[:, part] for s in stacks]
+        stacks = drawn(piece, part, items.are_independent)
+        known = pilot if part == slice(None) or pilot is None else pilot.select(part, batch)
         try:
-            pieces.append(_piece(scheme, model, piece, cut, outputs, piece.batch == batch))
+            pieces.append(
+                _piece(scheme, model, plain, known, piece, stacks, outputs, piece.batch == batch)
+            )
             lengths.append(piece.batch or 0)
         except _BatchMixed:
             if chunk is not None:
                 raise ValueError(refusal(chunk)) from None
-            again = stacks if draw is None else draw(False)
-            return _piece(scheme, model, arguments, again, outputs, True)
+            stacks = drawn(arguments, slice(None), False)
+            return _piece(scheme, model, plain, pilot, arguments, stacks, outputs, True)
     if len(pieces) == 1:
         return pieces[0]
     return pytree.tree_map(functools.partial(joined, lengths), *pieces, is_leaf=is_gaussian)
@@ -143,6 +195,8 @@ class _BatchMixed(Exception):
 def _piece(
     scheme: Scheme,
     model: Callable[..., Any],
+    plain: PlainSamples | None,
+    pilot: Pilot | None,
     arguments: Arguments,
     stacks: Sequence[Tensor | None],
     outputs: Sequence[int] | None,
@@ -152,15 +206,29 @@ def _piece(
     gaussians = arguments.gaussians
     with torch.enable_grad(), only_by_inputs():
         leaves = [x.loc.detach().clone().requires_grad_() for x in gaussians]
-        carried = [scheme.carry(leaf, stack) for leaf, stack in zip(leaves, stacks, strict=True)]
+        heads = [s if s is None else s[: scheme.averaged] for s in stacks]
+        carried = [scheme.carry(leaf, stack) for leaf, stack in zip(leaves, heads, strict=True)]
         found = arguments.run(model, carried)
     batch = arguments.batch
+    more: list[Any] = []  # outputs of samples without derivatives
+    tails = [s[scheme.averaged :] for s in stacks if s is not None]
+    if plain is not None and len(tails[0]) > 0:
+        with own_draws():  # also those of the model's dropout, one mask for each sample
+            more.append(plain(arguments, tails))
+    if pilot is not None:
+        more.append(pilot.results)
+        stacks = [
+            s if s is None else torch.cat([s, own])
+            for s, own in zip(stacks, pilot.stacks, strict=True)
+        ]
 
-    def finish(value: Any) -> Any:
+    def finish(value: Any, *others: Any) -> Any:
         taken = scheme.taken(value)
         if taken is None:
             return value
         mean, stack = taken
+        if stack is not None and others:
+            stack = torch.cat([stack, *others])
         together = batch is None or mean.ndim < 2 or mean.shape[0] != batch
         if not together:
             with contextlib.suppress(_BatchMixed):
@@ -169,7 +237,7 @@ def _piece(
             raise _BatchMixed
         return _output(scheme, gaussians, leaves, stacks, mean, stack, outputs, True)
 
-    return pytree.tree_map(finish, found, is_leaf=is_gaussian)
+    return pytree.tree_map(finish, found, *more, is_leaf=is_gaussian)
 
 
 def _output(
@@ -206,7 +274,8 @@ def _output(
     with torch.enable_grad():
         lines = flat.reshape(1, -1) if together else flat
     if stack is not None:
-        stack = stack.reshape(len(stack), *lines.shape)
+        stack = widened(stack.reshape(len(stack), *lines.shape))
+    stacks = [s if s is None else widened(s) for s in stacks]
     if stack is not None and scheme.rank is not None and lines.shape[1] > scheme.rank:
         part = main_directions(lines, leaves, gaussians, stack, scheme.rank)
     elif not together and mixes(lines, leaves):
@@ -221,7 +290,11 @@ def _output(
         if stack is None:
             _check_derivative(part, lines)
         part = finite
-    unexplained = None if stack is None else stack - part.response(stacks)
+    unexplained = part_error = None
+    if stack is not None and scheme.fits:
+        part, unexplained, part_error = fitted(part, stacks, stack)
+    elif stack is not None:
+        unexplained = stack - part.response(stacks)
     linear = part.variances()
     found = scheme.residual(lines.detach(), unexplained, linear)
     var, factors = linear, found.factors
@@ -233,42 +306,28 @@ def _output(
         if factors is not None:
             dense = dense + torch.einsum("rbk,rbl->bkl", factors, factors)
         dense = blocks(dense, shape)
-    # In the output's dtype; half precision could not hold the variances.
-    dtype = var.dtype if mean.dtype in HALF else mean.dtype
+    dtype = widened(mean.new_empty(0)).dtype
     error = None
     if found.mean_error is not None and found.var_error is not None:
-        std_error = found.var_error / (2 * root(var)).clamp_min(torch.finfo(var.dtype).tiny)
-        errors = (e.reshape(final).to(dtype) for e in (found.mean_error, std_error))
-        error = StandardError(*errors)
+        var_error = found.var_error
+        if part_error is not None:
+            var_error = torch.hypot(var_error, part_error)
+        std_error = var_error / (2 * root(var)).clamp_min(torch.finfo(var.dtype).tiny)
+        mean_error = found.mean_error
+        if factors is not None and has_nonlinear(lines):
+            unseen = not_left(factors.square().sum(0), lines.detach(), var, len(factors))
+            mean_error, std_error = (torch.maximum(e, unseen) for e in (mean_error, std_error))
+        errors = (e.to(dtype) for e in (mean_error, std_error))
+        error = unrounded(lines.detach(), var, StandardError(*errors), mean.dtype)
+        error = StandardError(*(e.reshape(final) for e in error))
     return answer(
-        found.mean.reshape(final).to(dtype),
+        found.mean.reshape(final).to(mean.dtype),
         var.reshape(final).to(dtype),
         None if dense is None else dense.to(dtype),
         Provenance(scheme.method, scheme.options),
         error,
         shares(part, leaves, together),
     )
-
-
-def chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
-    """The numbers of the outputs that are wanted, out of ``count``.
-
-    Returns:
-        Numbers from 0 on.
-
-    Raises:
-        TypeError: if they are no whole numbers.
-        ValueError: if there is no such output.
-    """
-    try:
-        numbers = torch.as_tensor(outputs, device=device)
-    except (TypeError, ValueError, RuntimeError):
-        numbers = torch.empty(0, device="cpu")
-    if numbers.ndim != 1 or numbers.numel() == 0 or numbers.dtype not in _WHOLE:
-        raise TypeError(f"outputs must be a list of whole numbers, not {outputs!r}")
-    if int(numbers.min()) < -count or int(numbers.max()) >= count:
-        raise ValueError(f"outputs={list(outputs)}: a batch element has only {count} outputs")
-    return numbers % count
 
 
 def _check_derivative(part: LinearPart, lines: Tensor) -> None:

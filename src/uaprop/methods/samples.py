@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,26 +13,25 @@ from torch.utils import _pytree as pytree
 
 from ..gaussian import Gaussian
 from ..numerics.chance import RandomNumbers, reseeded
+from ..numerics.quasi_random import Replicates, ScrambledNets
 from ..provenance import Provenance
 from .accumulate import Accumulator
 from .arguments import Arguments
-from .batch_independence import BatchItems
+from .batch_independence import UNSEEN_STATE, BatchItems
 from .batched import Batched, stacked
+from .centred import CentredAccumulator, blocks, centred_noise
 from .options import check_distinct, check_keys, whole_number, whole_numbers_if_given
+from .plain_samples import fitting, is_worth_joining
 from .progress import Progress
+from .regressed_replicates import RegressedReplicates, can_regress
+from .replicates import ReplicateAccumulator
+from .user_warning import warn_user
 
-__all__ = ["Batched", "Stream", "centred", "samples"]
+__all__ = ["Batched", "Stream", "samples"]
 
-_CHUNK_ELEMENTS = 2**18  # input elements that are in flight at once, by default
-_CHUNK_ROWS = 384  # items at once: more are no faster, however small they are
 _BLOCK = 16  # tensors of random numbers made at a time, to limit wasted ones
 _MOST_OF_ITEMS = 256  # if all items have the same, so that many items have different ones at a time
 _BLOCK_ELEMENTS = 2**18  # of which there may be so many elements
-_WORTH_JOINING = (
-    2**14
-)  # input elements of all samples, for which to see if they can go in one batch
-_FEW, _LARGE = 4, 2**12  # so few samples of so many elements go one by one
-_FEW_ROWS = 24  # items of all samples, for which to see would not pay
 
 
 def samples(
@@ -44,6 +44,7 @@ def samples(
     antithetic: bool = False,
     centred: bool = False,
     moderated: bool = False,
+    qmc: bool = False,
     keys: Sequence[int] | None = None,
     chunk: int | None = None,
 ) -> Any:
@@ -58,31 +59,39 @@ def samples(
         model: any callable on tensors.
         args: its positional arguments, Gaussians among them.
         kwargs: its keyword arguments.
-        samples: how many draws, at least 2.
+        samples: how many draws, at least 2; with ``qmc`` 16.
         seed: makes the answer reproducible.
         antithetic: draw pairs ``m ± ε``. The linear part of the noise then cancels in the mean, which
             becomes much more precise for small noise; the standard deviations become a
             little less so.
-        centred: shift the draws to have the mean exactly zero. The linear part of the noise then cancels in
-            the mean, as with antithetic pairs, and nothing else changes; the standard error of the mean
-            does not know of it and is too large. All draws of the input are held in memory.
+        centred: shift the samples to have the mean exactly zero, in four blocks, or in eight from 128 on.
+            The linear part of the noise then cancels in the mean, as with antithetic pairs, and little else
+            changes. How the blocks differ tells the standard error of the mean; fewer than 16 samples are
+            one block, and their standard error of the mean is too large. All noise is held in memory.
         moderated: shrink the variances of an item's outputs towards what they have in common, by as much
             as sampling noise explains that they differ (:mod:`~uaprop.methods.pooling`). For few samples:
             where outputs are alike, as a classifier's scores are, four then know the standard deviations as
             well as eight or more without. Many samples change nothing, nor do outputs that are not alike, or
             so many that they have no dense covariance.
+        qmc: scrambled Sobol' points in place of random numbers (Owen 1995, 1998), one dimension for each
+            source of noise: an element with a variance, or a factor that elements share. For few sources, up
+            to some 64: errors are several times smaller, of the mean always and of the standard deviation
+            from some hundred samples on. Powers of two are best. There are four independent scramblings of
+            ``samples/4`` points, or eight from 1024 samples on. They give the standard errors (L'Ecuyer &
+            Lemieux 2002), which are themselves known to about 40%, or 27% with eight.
         keys: an integer for each item, from which its noise is derived together with the seed. Then items
             have independent noise, and each the same in any batch.
         chunk: samples computed at once; bounds the memory. The samples do not depend on it.
 
     Returns:
         The model's answer, with Gaussians for its floating-point tensors, and the standard errors of
-        their means and standard deviations (the latter about ``std/√(2·samples)``).
+        their means and standard deviations (the latter about ``std/√(2·samples)``, without ``qmc``).
 
     Raises:
-        ValueError: if antithetic draws are to be odd in number, or moderated.
+        ValueError: if antithetic draws are to be odd in number, or moderated; if quasi-random ones cannot be
+            divided, are to be something else as well, or have too many sources.
     """
-    whole_number("samples", samples, 2)
+    whole_number("samples", samples, 16 if qmc else 2)
     whole_number("seed", seed, 0)
     whole_numbers_if_given(chunk=chunk)
     group = 2 if antithetic else 1
@@ -93,82 +102,186 @@ def samples(
             "moderated=True needs draws that are independent, and antithetic ones are not; for a "
             "precise mean take centred=True"
         )
+    others = {"antithetic": antithetic, "centred": centred, "moderated": moderated}
+    if qmc and (given := [name for name, value in others.items() if value]):
+        raise ValueError(
+            f"qmc=True takes the place of {given[0]}=True; leave one of them out: quasi-random samples have "
+            "nearly the right mean as they are, and are not independent of each other"
+        )
     arguments = Arguments(args, kwargs)
     check_keys(keys, arguments)
-    centred = centred and not antithetic  # pairs have the mean zero already
-    elements = sum(x.numel() for x in arguments.gaussians)
-    common = arguments.batch
-    known = BatchItems(model, arguments).are_known
+    options = {"samples": samples, "seed": seed, "antithetic": antithetic, "centred": centred}
+    told = Provenance("samples", options | {"moderated": moderated, "qmc": qmc})
+    plan = _Plan(
+        samples,
+        seed,
+        group,
+        centred=blocks(samples) if centred and not antithetic else (),  # pairs have the mean zero
+        replicates=Replicates(samples) if qmc else None,
+        keys=keys,
+        chunk=chunk,
+    )
+    totals, spec = _confirmed(model, arguments, plan)
+    return pytree.tree_unflatten([total.result(told, moderated) for total in totals], spec)
 
-    def start(items: bool) -> Stream:
-        stream = Stream(arguments.gaussians, seed, antithetic, items, keys, samples)
-        if centred:
-            stream.centre(samples)
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which samples to take.
+
+    Attributes:
+        samples: how many.
+        seed: of the samples.
+        group: samples in a group; 2 of antithetic pairs.
+        centred: the sizes of blocks that have the mean zero; none if they are not centred.
+        replicates: of quasi-random samples; None for random ones.
+        keys: an integer for each batch element.
+        chunk: samples at a time.
+    """
+
+    samples: int
+    seed: int
+    group: int
+    centred: Sequence[int]
+    replicates: Replicates | None
+    keys: Sequence[int] | None
+    chunk: int | None
+
+    def stream(self, inputs: list[Gaussian], items: bool) -> Stream:
+        """The samples, the same ones for all items of the batch or independent ones."""
+        return Stream(
+            inputs,
+            self.seed,
+            self.group > 1,
+            items,
+            self.keys,
+            self.samples,
+            self.replicates,
+            self.centred,
+        )
+
+
+def _confirmed(
+    model: Callable[..., Any], arguments: Arguments, plan: _Plan
+) -> tuple[list[Accumulator], pytree.TreeSpec]:
+    """Samples whose first one came out again when it was run alone, after all others."""
+    for join in (True, False):
+        run = _Sampling(model, arguments, plan, join)
+        own = nullcontext() if run.known else reseeded(plan.seed, 1)  # the model's own randomness
+        with torch.no_grad(), own:
+            run()
+            if run.items.confirm():
+                return run.totals, run.spec
+            if not run.joined:
+                break
+            run.items.refute()  # also for the next call
+    warn_user(UNSEEN_STATE)
+    return run.totals, run.spec
+
+
+class _Sampling:
+    """One run over all samples.
+
+    Args:
+        model: any callable on tensors.
+        arguments: its arguments.
+        plan: which samples to take.
+        join: whether they may go through the model together.
+
+    Attributes:
+        items: what is known of the batch.
+        known: whether its items are known to be independent.
+        joined: whether samples went through the model together.
+        totals: what the samples add up to, for every output.
+        spec: the structure of the outputs.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], arguments: Arguments, plan: _Plan, join: bool
+    ) -> None:
+        self._model, self._arguments, self._plan = model, arguments, plan
+        self.items = BatchItems(model, arguments)
+        self.known = self.items.are_known
+        self._elements = sum(x.numel() for x in arguments.gaussians)
+        self._rows = common = arguments.batch  # items that do not influence each other
+        worth = is_worth_joining(plan.samples, self._elements, common, self.known, plan.chunk)
+        self.joined = join and worth
+        self._done = self._outputs = 0  # samples; elements of the outputs of one
+        self.totals: list[Accumulator] = []
+        self.spec: pytree.TreeSpec
+
+    def __call__(self) -> None:
+        """Take all samples."""
+        plan, inputs = self._plan, self._arguments.gaussians
+        with Progress(plan.samples, "sampling") as progress:
+            stream = plan.stream(inputs, items=self._rows is not None)
+            if self._rows is not None and not self.known:
+                stream = self._try(stream)
+                progress.advance(self._done)
+            batch = self._arguments.batch if self.joined else None
+            run = Batched(
+                lambda *values: self._arguments.run(self._model, values), batch, self.items.note
+            )
+            while self._done < plan.samples:
+                count = min(self._size(), plan.samples - self._done)
+                noise = stream.noise_of(count)
+                results = run(*(x.loc + e for x, e in zip(inputs, noise, strict=True)))
+                self._add(results, count, noise)
+                progress.advance(count)
+            self.joined = self.joined and run.batch is not None
+
+    def _try(self, stream: Stream) -> Stream:
+        """Find out about the batch on two samples, and count these if the stream stays as it is."""
+        plan, inputs = self._plan, self._arguments.gaussians
+        # quasi-random items have all the same noise, which would hide that some are exchanged
+        random = plan.replicates is None
+        trial = stream if random else Stream(inputs, plan.seed, items=True)
+        noise = trial.peek(2)
+        pair = [[x.loc + e[i] for x, e in zip(inputs, noise, strict=True)] for i in (0, 1)]
+        self.items = BatchItems(self._model, self._arguments, (pair[0], pair[1]))
+        self.joined = self.joined and self.items.are_separable
+        if not self.items.are_independent:
+            self._rows = None
+            check_distinct(plan.keys)
+            return plan.stream(inputs, items=False)
+        if random and self.items.were_tried:
+            self._add(stacked(list(self.items.results)), 2, stream.noise_of(2))
         return stream
 
-    batch = common if _is_worth_joining(samples, elements, common, known, chunk) else None
-    size = group * max(
-        1, (chunk or 1) // group
-    )  # few samples first, to see how large the output is
-    if known and chunk is None:
-        size = group * max(1, min(_BLOCK, _fitting(elements, common)) // group)
-    own = nullcontext() if known else reseeded(seed, 1)  # the model's own randomness
-    totals: list[Accumulator] | None = None
-    done = 0
+    def _size(self) -> int:
+        """How many samples go at a time: few at first, to see how large the output is."""
+        group, batch = self._plan.group, self._arguments.batch
+        if self._plan.chunk is not None:
+            most = self._plan.chunk
+        elif self._done:
+            most = fitting(max(self._elements, self._outputs), batch)
+        else:
+            most = min(_BLOCK, fitting(self._elements, batch)) if self.known else 1
+        return group * max(1, most // group)
 
-    def add(results: Any, count: int) -> Any:
-        """Take in samples of the outputs."""
-        nonlocal totals, done, size
-        outputs, spec = pytree.tree_flatten(results)
-        if totals is None:
-            totals = [Accumulator(group, centred) for _ in outputs]
-        for total, output in zip(totals, outputs, strict=True):
-            total.add(output)
-        if chunk is None and done == 0:
-            largest = sum(o.numel() for o in outputs if isinstance(o, Tensor)) // count
-            size = group * max(1, _fitting(max(elements, largest), common) // group)
-        done += count
-        progress.advance(count)
-        return spec
-
-    with torch.no_grad(), own, Progress(samples, "sampling") as progress:
-        stream = start(items=common is not None)
-        if common is not None and not known:
-            pair = stream.take(2)
-            items = BatchItems(model, arguments, ([x[0] for x in pair], [x[1] for x in pair]))
-            joinable = batch is not None and items.are_separable
-            batch = batch if joinable else None
-            if items.are_independent:
-                spec = add(stacked(list(items.results)), 2)
+    def _add(self, results: Any, count: int, noise: Sequence[Tensor]) -> None:
+        """Take in samples of the outputs, and the noise that they are of."""
+        outputs, self.spec = pytree.tree_flatten(results)
+        if not self.totals:
+            self._outputs = sum(o.numel() for o in outputs if isinstance(o, Tensor)) // count
+            self.totals = [self._accumulator() for _ in outputs]
+        for total, output in zip(self.totals, outputs, strict=True):
+            if isinstance(total, RegressedReplicates):
+                total.add_with_noise(output, noise)
             else:
-                check_distinct(keys)
-                stream = start(items=False)
-        run = Batched(lambda *values: arguments.run(model, values), batch)
-        while done < samples:
-            count = min(size, samples - done)
-            spec = add(run(*stream.take(count)), count)
-    assert totals is not None
-    options = {"samples": samples, "seed": seed, "antithetic": antithetic, "centred": centred}
-    told = Provenance("samples", options | {"moderated": moderated})
-    results = [total.result(told, moderated) for total in totals]
-    return pytree.tree_unflatten(results, spec)
+                total.add(output)
+        self._done += count
 
-
-def _is_worth_joining(
-    samples: int, elements: int, batch: int | None, known: bool, chunk: int | None
-) -> bool:
-    """Whether samples go in one batch, if that is the same: not where to find out would not pay."""
-    if batch is None or (chunk is None and 2 * elements > _CHUNK_ELEMENTS):
-        return False  # there will be one sample at a time
-    if known:
-        return True
-    few = chunk is None and samples <= _FEW and elements >= _LARGE
-    return not few and samples * elements >= _WORTH_JOINING and samples * batch >= _FEW_ROWS
-
-
-def _fitting(elements: int, batch: int | None) -> int:
-    """How many samples of so many elements go at once."""
-    return min(_CHUNK_ELEMENTS // max(elements, 1), _CHUNK_ROWS // (batch or 1))
+    def _accumulator(self) -> Accumulator:
+        plan = self._plan
+        if plan.replicates is None:
+            if len(plan.centred) > 1:
+                return CentredAccumulator(plan.centred)
+            return Accumulator(plan.group, bool(plan.centred))
+        points, inputs = plan.replicates.points, self._arguments.gaussians
+        if can_regress(plan.samples, self._elements // (self._rows or 1)):
+            return RegressedReplicates(points, inputs, self._rows)
+        return ReplicateAccumulator(points)
 
 
 class Stream:
@@ -182,6 +295,9 @@ class Stream:
             (:class:`~uaprop.numerics.chance.RandomNumbers`).
         keys: a key for each item instead.
         total: how many will be taken, if that is known.
+        replicates: to take scrambled nets of points in place of random numbers.
+        centred: sizes of blocks of samples that are shifted to have the mean exactly zero. They are made at
+            once, and there are no others.
     """
 
     def __init__(
@@ -192,9 +308,22 @@ class Stream:
         items: bool = False,
         keys: Sequence[int] | None = None,
         total: int | None = None,
+        replicates: Replicates | None = None,
+        centred: Sequence[int] = (),
     ) -> None:
         self.inputs = inputs
         self.group = 2 if antithetic else 1
+        self.buffer = [x.loc.new_empty((0, *x.shape)) for x in inputs]  # deviations, made ahead
+        self.noise: Sequence[RandomNumbers]
+        if replicates is not None:
+            nets = ScrambledNets(replicates, seed, items, keys)
+            self.noise = [nets.numbers() for _ in inputs]
+            self._ask_for_none()
+            nets.allot()
+            return
+        if centred:
+            self.buffer = centred_noise(inputs, centred, seed, items, keys)
+            return
         total = None if total is None else total // self.group
         self.noise = [
             RandomNumbers.seeded(
@@ -208,21 +337,29 @@ class Stream:
             )
             for number, x in enumerate(inputs)
         ]
-        self.buffer = [x.loc.new_empty((0, *x.shape)) for x in inputs]  # deviations, made ahead
 
     def take(self, count: int) -> list[Tensor]:
         """The next ``count`` samples of every input."""
+        pairs = zip(self.inputs, self.noise_of(count), strict=True)
+        return [x.loc + noise for x, noise in pairs]
+
+    def peek(self, count: int) -> list[Tensor]:
+        """The noise of the next ``count`` samples, which stay the next ones."""
         self._make(count)
-        taken = [x.loc + ahead[:count] for x, ahead in zip(self.inputs, self.buffer, strict=True)]
+        return [ahead[:count] for ahead in self.buffer]
+
+    def noise_of(self, count: int) -> list[Tensor]:
+        """The noise of the next ``count`` samples of every input: the samples less the mean."""
+        self._make(count)
+        taken = [ahead[:count] for ahead in self.buffer]
         self.buffer = [ahead[count:] for ahead in self.buffer]
         return taken
 
-    def centre(self, count: int) -> None:
-        """Shift the next ``count`` samples to have the mean exactly zero and the same covariance."""
-        self._make(count)
-        for ahead in self.buffer:
-            next_ones = ahead[:count]
-            next_ones.sub_(next_ones.mean(0)).mul_(_widened(count))
+    @torch.no_grad()
+    def _ask_for_none(self) -> None:
+        """So that every input says which sources it has."""
+        for x, noise in zip(self.inputs, self.noise, strict=True):
+            x.cov.deviations(0, noise)
 
     @torch.no_grad()
     def _make(self, count: int) -> None:
@@ -251,13 +388,3 @@ def _block(x: Gaussian, items: bool, keyed: bool) -> int:
     elements = x.shape[1:].numel() if items or keyed else x.numel()
     most = _MOST_OF_ITEMS if items and not keyed else _BLOCK
     return max(1 if not items else _BLOCK, min(most, _BLOCK_ELEMENTS // max(1, elements)))
-
-
-def centred(deviations: Tensor) -> Tensor:
-    """Deviations shifted to have the mean exactly zero, with the same expected covariance."""
-    return (deviations - deviations.mean(0)).mul_(_widened(len(deviations)))
-
-
-def _widened(count: int) -> float:
-    """By what to multiply as many draws, less their mean, to have their covariance."""
-    return (count / (count - 1)) ** 0.5

@@ -16,8 +16,9 @@ from ..numerics.chance import RandomNumbers, seeded
 from ..provenance import Provenance
 from .answer import cut_like
 from .arguments import Arguments, explained, is_gaussian, mapped
-from .batch_independence import BatchItems, default_chunk, refusal
+from .batch_independence import BatchItems, default_chunk
 from .options import check_distinct, check_keys, whole_number, whole_numbers_if_given
+from .sample_check import SampleCheck
 
 __all__ = ["probe", "sketch"]
 
@@ -33,6 +34,7 @@ def sketch(
     seed: int = 0,
     keys: Sequence[int] | None = None,
     chunk: int | None = None,
+    check: int = 8,
 ) -> Any:
     """Factors over ``probes`` shared sources (:mod:`~uaprop.covariance.factors`).
 
@@ -51,9 +53,12 @@ def sketch(
             one depends neither on its neighbours nor on its position.
         chunk: batch elements at a time, for a model whose batch elements do not influence each other;
             bounds the memory. The result does not depend on it.
+        check: how many samples go through the model beside it, for standard errors and a warning where the
+            result is off (:mod:`~uaprop.methods.sample_check`); at least 4, or 0 for none. Means and
+            variances do not depend on it.
 
     Returns:
-        The model's answer, in Gaussians whose elements are correlated.
+        The model's answer, in Gaussians whose elements are correlated, with standard errors.
 
     Raises:
         ValueError: if the batch is to be cut but its elements influence each other.
@@ -61,14 +66,16 @@ def sketch(
     whole_number("probes", probes, 2)
     whole_number("seed", seed, 0)
     whole_numbers_if_given(chunk=chunk)
+    own_error = (2 * probes) ** -0.5
+    beside = SampleCheck("sketch", check, seed, keys, chunk, own_error=own_error)
     arguments = Arguments(args, kwargs)
     check_keys(keys, arguments)
     items = BatchItems(model, arguments)
     if chunk is None:
         elements = probes * sum(x.numel() for x in arguments.gaussians)
         chunk = default_chunk(items, elements, _FEWEST)
-    elif items.batch is not None and chunk < items.batch and not items.are_rowwise:
-        raise ValueError(refusal(chunk))
+    else:
+        items.check_cut(chunk)
     shared = any(isinstance(x.cov, Factors) for x in arguments.gaussians)  # noise of several items
     if shared or not items.are_rowwise:
         check_distinct(keys)
@@ -86,7 +93,8 @@ def sketch(
         whole = pytree.tree_map(functools.partial(_joined, lengths), *answers, is_leaf=is_gaussian)
     if items.are_rowwise and not shared:
         whole = mapped(functools.partial(_decorrelated, seed), whole)
-    return explained(whole, Provenance("sketch", {"probes": probes, "seed": seed}))
+    told = Provenance("sketch", {"probes": probes, "seed": seed, "check": check})
+    return beside(explained(whole, told), model, arguments, items.are_rowwise and not shared)
 
 
 def _decorrelated(seed: int, y: Gaussian) -> Gaussian:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
 from operator import is_
 from types import CellType
 from typing import Any, Protocol
@@ -16,13 +16,16 @@ from ..kinds import Random
 
 __all__ = [
     "Attributes",
+    "Buffer",
     "Cell",
+    "ClassAttributes",
     "Contents",
     "Generator",
     "Items",
     "ParameterFlags",
     "Record",
     "ScriptAttributes",
+    "Slots",
     "TensorEntries",
     "generator_state",
 ]
@@ -105,7 +108,7 @@ class Items:
 
 
 class TensorEntries:
-    """The tensors of a dict that a function or an object has, which may be the user's notes as well.
+    """The tensors of a dict that a function has, which may be the user's notes as well.
 
     What is no tensor stays as it is: counts and lists of a caller who wants to see how the model is run.
     """
@@ -114,21 +117,100 @@ class TensorEntries:
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
-        self._saved = {key: value for key, value in list(entries.items()) if _is_value(value)}
+        self._saved = dict(list(entries.items()))
 
     def restore(self) -> None:
-        """Put back what was assigned or deleted, and take out what was added."""
+        """Put back tensors, and what tensors were assigned in place of; take out those that were added."""
         entries, saved = self._entries, self._saved
-        added = [key for key, value in entries.items() if key not in saved and _is_value(value)]
-        for key in added:
-            del entries[key]
+        for key in [key for key, value in entries.items() if _is_value(value)]:
+            if key not in saved:
+                del entries[key]
+            elif entries[key] is not saved[key]:
+                entries[key] = saved[key]
         for key, value in saved.items():
-            if entries.get(key) is not value:
+            if _is_value(value) and entries.get(key) is not value:
                 entries[key] = value
 
 
+class Slots:
+    """The attributes of an object that are not in a dict."""
+
+    __slots__ = ("_value", "saved")
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self.saved = {}
+        for name in _slots(type(value)):
+            try:
+                self.saved[name] = getattr(value, name)
+            except AttributeError:  # not assigned yet
+                continue
+
+    def restore(self) -> None:
+        """Put back what was assigned or deleted; what was added stays."""
+        for name, saved in self.saved.items():
+            if getattr(self._value, name, self) is not saved:
+                object.__setattr__(self._value, name, saved)
+
+
+def _slots(kind: Any) -> Iterator[str]:
+    for owner in kind.__mro__:
+        slots = owner.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if name in ("__dict__", "__weakref__"):
+                continue
+            private = name.startswith("__") and not name.endswith("__")
+            yield f"_{owner.__name__.lstrip('_')}{name}" if private else name
+
+
+class ClassAttributes:
+    """What a class holds, but for its functions and what Python has put there."""
+
+    __slots__ = ("_kind", "saved")
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self.saved = {
+            name: value
+            for name, value in list(vars(kind).items())
+            if not name.startswith("__") and not _is_of_class(value)
+        }
+
+    def restore(self) -> None:
+        """Put back what was assigned, deleted or added."""
+        now = vars(self._kind)
+        for name, value in self.saved.items():
+            if now.get(name, self) is not value:
+                setattr(self._kind, name, value)
+        for name, value in list(now.items()):
+            if name not in self.saved and not name.startswith("__") and not _is_of_class(value):
+                delattr(self._kind, name)
+
+
+def _is_of_class(value: Any) -> bool:
+    """Whether a class's attribute is a method, a property or another descriptor."""
+    return callable(value) or any(
+        hasattr(type(value), name) for name in ("__get__", "__set__", "__delete__")
+    )
+
+
+class Buffer:
+    """The contents of a ``bytearray`` or an ``array.array``."""
+
+    __slots__ = ("_buffer", "_saved")
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+        self._saved = buffer[:]
+
+    def restore(self) -> None:
+        """Put them back."""
+        if self._buffer != self._saved:
+            self._buffer[:] = self._saved
+
+
 class Cell:
-    """The tensor that a variable of a closure is."""
+    """A variable of a closure that is a tensor, or becomes one."""
 
     __slots__ = ("_cell", "_saved")
 
@@ -138,7 +220,7 @@ class Cell:
 
     def restore(self) -> None:
         """Put it back, if it was assigned."""
-        if _is_value(self._saved):
+        if _is_value(self._saved) or _is_value(self._cell.cell_contents):
             self._cell.cell_contents = self._saved
 
 
@@ -194,10 +276,11 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 class ParameterFlags:
     """What a parameter has beside its values."""
 
-    __slots__ = ("_grad", "_requires_grad", "_version", "parameter")
+    __slots__ = ("_data", "_grad", "_requires_grad", "_version", "parameter")
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter = parameter
+        self._data = parameter.data
         self._grad = parameter.grad
         self._requires_grad = parameter.requires_grad
         self._version = _version(parameter)
@@ -208,11 +291,22 @@ class ParameterFlags:
         return _version(self.parameter) != self._version
 
     def restore(self) -> None:
-        """Put back ``grad`` and ``requires_grad``."""
+        """Put back ``data``, ``grad`` and ``requires_grad``."""
+        if not _is_same_memory(self.parameter, self._data):
+            self.parameter.data = self._data
         if self.parameter.requires_grad != self._requires_grad:
             self.parameter.requires_grad_(self._requires_grad)
         if self.parameter.grad is not self._grad:
             self.parameter.grad = self._grad
+
+
+def _is_same_memory(a: Tensor, b: Tensor) -> bool:
+    if a.layout is not torch.strided or a.is_meta or b.is_meta:
+        return True
+    try:
+        return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+    except (RuntimeError, NotImplementedError):  # of a subclass without memory
+        return True
 
 
 class ScriptAttributes:

@@ -1,43 +1,65 @@
-"""Models that do something else for what is no tensor.
+"""Models that do something else for what is no tensor, or each time that they are run.
 
 A Gaussian is no ``torch.Tensor``. A model that says ``x * 2 if isinstance(x, Tensor) else x`` takes its other
-branch for one, and nothing would tell. So a model whose code asks for types is run once on Gaussians without
-noise: that must give what it gives for tensors. If it does not, its graph is taken, as for a model that
-raises an error.
+branch for one; so does one that catches the error of ``float(x)``. Nothing would tell. So a model with Python
+code of its own is run once on Gaussians without noise: that must give what it gives for tensors. If it does
+not, its graph is taken, as for a model that raises an error.
+
+A model that gives another output for the same input when it is run again, although all state that is seen
+was put back and no generator was used, has state that is not seen: no method with rules can follow it.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, MethodType
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..covariance.ensemble import Ensemble
+from ..dispatch.watch import Watch
+from ..errors import UnsupportedOperation
 from ..gaussian import Gaussian
 from ..kinds import plain
+from ..numerics.chance import RandomNumbers
+from ..numerics.moments import is_transformed
+from ..numerics.underflow import has_values
 from ..rules.extremes import Undecided
 from .arguments import Arguments, is_gaussian
-from .batch_independence import agree
+from .batch_independence import UNSEEN_STATE, agree
+from .model_key import Verdicts
+from .model_state import ParameterWrites, current_state, trial
+from .process_state import random_states, same_states
 from .reachable import roots_of
 
-__all__ = ["takes_gaussians"]
+__all__ = ["gives_the_same", "takes_gaussians"]
 
-_QUESTIONS = frozenset(
-    {"isinstance", "issubclass", "is_tensor", "type", "hasattr", "__class__", "is_tensor_like"}
-)
-_LIBRARIES = ("torch", "torchvision", "timm", "transformers", "uaprop")
-_DEPTH = 2  # functions that a forward calls, and those that they call
-
-_Checked = weakref.WeakKeyDictionary[nn.Module, dict[Any, bool]]
-_checked: _Checked = weakref.WeakKeyDictionary()
+_Model = Callable[..., Any]
 
 
-def takes_gaussians(model: Callable[..., Any], arguments: Arguments) -> bool:
+class _Verdict(NamedTuple):
+    """What a trial has shown.
+
+    Attributes:
+        steady: whether the model gives the same each time.
+        same: whether it gives for Gaussians what it gives for tensors.
+        writes: whether it writes to its parameters.
+    """
+
+    steady: bool
+    same: bool
+    writes: bool
+
+
+_VERDICTS = Verdicts[_Verdict]()
+
+
+def takes_gaussians(model: _Model, arguments: Arguments) -> bool:
     """Whether a model does with Gaussians what it does with tensors, as far as a run without noise tells.
+
+    It is found out once for a model and the shapes of its arguments.
 
     Args:
         model: any callable on tensors.
@@ -45,68 +67,116 @@ def takes_gaussians(model: Callable[..., Any], arguments: Arguments) -> bool:
 
     Returns:
         False if it gives something else. True also of a model that fails: its error comes up where it is run.
+
+    Raises:
+        UnsupportedOperation: if the model gives something else each time.
     """
-    if torch.compiler.is_compiling() or not _asks_for_types(model):
+    state = current_state()
+    if torch.compiler.is_compiling() or is_transformed() or (state and not state.own_code):
         return True
-    key = tuple((tuple(x.shape), x.dtype) for x in arguments.gaussians)
-    known = _checked.setdefault(model, {}) if isinstance(model, nn.Module) else {}
-    if key not in known:
-        known[key] = _agrees(model, arguments)
-    return known[key]
+    if not all(has_values(x.loc) for x in arguments.gaussians):
+        return True
+    found = _VERDICTS.of(model, arguments, lambda: _tried(model, arguments))
+    if found.writes and state is not None:
+        for root in roots_of(model):
+            for parameter in root.parameters():
+                state.copy_parameter(parameter)
+    if not found.steady:
+        raise UnsupportedOperation(
+            getattr(model, "__name__", type(model).__name__),
+            reason=UNSEEN_STATE,
+            remedy='With randomness alone, use method="samples".',
+        )
+    return found.same
 
 
-def _agrees(model: Callable[..., Any], arguments: Arguments) -> bool:
+def gives_the_same(model: _Model, way: _Model, arguments: Arguments) -> bool:
+    """Whether a way to run a model gives for Gaussians without noise what the model gives for tensors.
+
+    Args:
+        model: any callable on tensors.
+        way: another callable that stands for it.
+        arguments: what it is called with.
+
+    Returns:
+        False if it gives something else. True if one of them fails, or the model has randomness of its own.
+    """
     means = [x.loc.detach() for x in arguments.gaussians]
+    with trial():
+        try:
+            expected = _run(model, arguments, means)
+        except Exception:
+            return True
+        return _agrees(way, arguments, means, expected)
 
-    def run(values: list[Any]) -> Any:
-        with torch.no_grad(), torch.random.fork_rng():
-            result = arguments.run(model, values)
-        # In a list: values and indices of a maximum come in another tuple than torch's.
-        return [plain(leaf) for leaf in pytree.tree_leaves(result, is_leaf=is_gaussian)]
 
+def _tried(model: _Model, arguments: Arguments) -> _Verdict:
+    """Run a model on the mean twice, with something else in between; and on Gaussians without noise."""
+    state = current_state()
+    with trial():
+        if state is None:
+            return _Verdict(*_compared(model, arguments), writes=False)
+        with ParameterWrites(state, model) as watch:
+            found = _compared(model, arguments)
+        return _Verdict(*found, writes=watch.seen)
+
+
+def _compared(model: _Model, arguments: Arguments) -> tuple[bool, bool]:
+    """Whether a model gives the same each time, and for Gaussians what it gives for tensors."""
+    means = [x.loc.detach() for x in arguments.gaussians]
+    numbers = RandomNumbers.seeded(0, 30, device=means[0].device)
+    before = random_states()
     try:
-        expected = run([mean.clone() for mean in means])
-        found = run([Gaussian(mean.clone(), var=0.0) for mean in means])
+        expected = _run(model, arguments, means)
+        with torch.no_grad():
+            others = [x.loc + x.cov.deviations(1, numbers)[0] for x in arguments.gaussians]
+        _run(model, arguments, others)
+        again = _run(model, arguments, means)
+    except Exception:
+        return True, True  # an error of the model's own comes up where it is run
+    state = current_state()
+    generators = [] if state is None else state.generators
+    if not same_states(before, random_states()) or any(g.was_used for g in generators):
+        return True, True  # whether its random numbers matter is found out elsewhere
+    if not agree(again, expected):
+        return False, False
+    return True, _agrees(model, arguments, means, expected)
+
+
+def _run(way: _Model, arguments: Arguments, values: list[Any]) -> Any:
+    """The leaves of what it returns, random ones by their means.
+
+    In a list: values and indices of a maximum may come in another tuple than torch's.
+
+    Returns:
+        The leaves.
+    """
+    copies = [v.clone() if isinstance(v, Tensor) else v for v in values]
+    with torch.no_grad():
+        result = arguments.run(way, copies)
+    return [plain(leaf) for leaf in pytree.tree_leaves(result, is_leaf=is_gaussian)]
+
+
+def _agrees(way: _Model, arguments: Arguments, means: list[Tensor], expected: list[Any]) -> bool:
+    """Whether it gives for Gaussians without noise what was expected; True if it fails."""
+    for without_noise in (_diagonal, _ensemble):
+        with Watch() as watch, torch.random.fork_rng():
+            try:
+                found = _run(way, arguments, [without_noise(mean.clone()) for mean in means])
+            except Exception:
+                continue  # for want of a rule, say
+        if watch.refusals:  # which the model has caught; they are told of where it is run
+            continue
         if len(found) == len(expected):  # a random index refuses to be used, whatever it would be
             pairs = zip(found, expected, strict=True)
             found = [b if isinstance(a, Undecided) else a for a, b in pairs]
-        if agree(found, expected):
-            return True
-        # a model with randomness of its own gives no result twice
-        return not agree(run([mean.clone() for mean in means]), expected)
-    except Exception:
-        return True  # an error of the model's own, or of a rule, comes up where it is run
+        return agree(found, expected)
+    return True
 
 
-def _asks_for_types(model: Callable[..., Any]) -> bool:
-    """Whether the code of a model, or of what it calls, asks what its arguments are."""
-    if _mentions(model, None, _DEPTH):
-        return True
-    kinds = {type(module) for root in roots_of(model) for module in root.modules()}
-    own = [kind for kind in kinds if not kind.__module__.startswith(_LIBRARIES)]
-    return any(_mentions(getattr(kind, "forward", None), kind, _DEPTH) for kind in own)
+def _diagonal(mean: Tensor) -> Gaussian:
+    return Gaussian._from_covariance(mean, Gaussian(mean, var=0.0).cov)
 
 
-def _mentions(function: Any, owner: type | None, depth: int) -> bool:
-    """Whether a function asks, or one that it calls; methods are looked up in the owner."""
-    if isinstance(function, MethodType):
-        function = function.__func__
-    if not isinstance(function, FunctionType):
-        return False
-    if (function.__module__ or "").startswith(_LIBRARIES):
-        return False
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
-    if names & _QUESTIONS:
-        return True
-    if depth == 0:
-        return False
-    called = [function.__globals__.get(name) for name in names]
-    called += [getattr(owner, name, None) for name in names]
-    return any(_mentions(other, owner, depth - 1) for other in called)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+def _ensemble(mean: Tensor) -> Gaussian:
+    return Gaussian._from_covariance(mean, Ensemble(mean.expand(2, *mean.shape)))

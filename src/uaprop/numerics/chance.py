@@ -69,6 +69,7 @@ class RandomNumbers:
         self._made = 0
         self._at = 0  # how many of the buffer were given out
         self._buffer: Tensor | None = None
+        self._shared: RandomNumbers | None = None
 
     @classmethod
     def seeded(
@@ -95,6 +96,13 @@ class RandomNumbers:
     def is_per_item(self) -> bool:
         """Whether the first dimension of a tensor is a batch."""
         return self.items or self.keyed is not None
+
+    @property
+    def shared(self) -> RandomNumbers:
+        """Numbers that are the same for all items of a batch, in place of each item's own."""
+        if self._shared is None:
+            self._shared = RandomNumbers(self.generator, total=self._total, block=self._block)
+        return self._shared
 
     def normal(self, count: int, like: Tensor) -> Tensor:
         """The next ``count`` tensors of standard normal numbers, ``(count, *like.shape)``."""
@@ -125,7 +133,7 @@ class RandomNumbers:
             size = (count, *shape)
             return torch.randn(size, dtype=like.dtype, device=like.device, generator=generator)
 
-        if self.keyed is not None:
+        if self.keyed:
             return torch.stack([draw(like.shape[1:], generator) for generator in self.keyed], 1)
         return draw(like.shape[1:] if self.items else like.shape, self.generator)
 
@@ -147,7 +155,7 @@ class RandomNumbers:
             size = (count, *shape)
             return torch.randint(0, 2, size, generator=generator, device=device, dtype=torch.int8)
 
-        if self.keyed is not None:
+        if self.keyed:
             return torch.stack([draw(shape[1:], g) for g in self.keyed], 1)
         return draw((1, *shape[1:]) if self.items else shape, self.generator)
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from . import kernel_cache
 from .accelerated import is_on_accelerator, name_of, on_accelerator, tell_without_compiler
+from .imports import imported
 from .kernel_key import compiler, kernel_key
 from .turns import warning_filters
 
@@ -241,7 +242,7 @@ def _build(name: str, function: Function, dtype: torch.dtype, takes: str, path: 
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # torch's, about its own parts
-        from torch import _inductor as inductor  # takes seconds to import, so only here
+        inductor: Any = imported("torch._inductor")  # takes seconds to import, so only here
 
         exported = torch.export.export(
             _Loop(function), tuple(examples), dynamic_shapes=(tuple(shapes),), strict=False

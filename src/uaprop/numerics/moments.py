@@ -70,6 +70,11 @@ def working_precision(function: MomentFunction) -> MomentFunction:
     return wrapped
 
 
+def widened(x: Tensor) -> Tensor:
+    """In float32 what is in half precision, whose numbers do not reach down to small variances."""
+    return x.float() if x.dtype in HALF else x
+
+
 def root(var: Tensor) -> Tensor:
     """``√v`` with a zero gradient, not an infinite one, at ``v = 0``; NaN stays NaN."""
     positive = ~(var <= 0)

@@ -13,7 +13,7 @@ from ..kinds import Joint, Random
 from ..numerics.maximum import Marginal
 from ..registry import rule
 from .average import per_dim
-from .extremes import SOURCE, Dims, Extreme, Undecided, moments_over
+from .extremes import SOURCE, Dims, Undecided, moments_over
 
 
 def _bounds(size: int, out: int) -> list[tuple[int, int]]:
@@ -25,7 +25,7 @@ def _register_adaptive(operation: Callable[..., Tensor], dims: int) -> None:
     @rule(operation, exact=False, source=SOURCE)
     def adaptive_max_pool(input: Random, output_size: Any, return_indices: bool = False) -> Any:
         if return_indices:
-            return Extreme(operation(input, output_size), Undecided())
+            return operation(input, output_size), Undecided()
         wanted = per_dim(output_size, dims) if output_size is not None else (None,) * dims
         sizes = input.shape[-dims:]
         outs = [out if out is not None else size for out, size in zip(wanted, sizes, strict=True)]
@@ -76,8 +76,10 @@ def _register_with_indices(
     operation: Callable[..., Any], plain: Callable[..., Tensor], *spellings: Callable[..., Any]
 ) -> None:
     @rule(operation, *spellings, exact=False, source=f"{SOURCE}; the indices are random")
-    def with_indices(input: Any, output_size: Any, return_indices: bool = False) -> Extreme:
-        return Extreme(plain(input, output_size), Undecided())
+    def with_indices(
+        input: Any, output_size: Any, return_indices: bool = False
+    ) -> tuple[Any, Undecided]:
+        return plain(input, output_size), Undecided()
 
     with_indices.__name__ = operation.__name__
 

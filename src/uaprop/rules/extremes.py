@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch import return_types as types
 
 from ..errors import UnsupportedOperation
 from ..kinds import Joint, Larger, Random
@@ -21,7 +22,7 @@ from ..numerics.moments import root
 from ..registry import rule
 from .activation import clamp_max, clamp_min
 
-__all__ = ["SOURCE", "Dims", "Extreme", "Undecided", "has_infinities", "moments_over"]
+__all__ = ["SOURCE", "Dims", "Undecided", "has_infinities", "moments_over", "with_index"]
 
 T = torch.Tensor
 _LONGEST = 64  # elements that meet one after the other
@@ -58,11 +59,9 @@ class Undecided:
         return "<random index: not Gaussian, not to be used>"
 
 
-class Extreme(NamedTuple):
-    """What ``torch.max(x, dim)`` returns: the values, and in place of their indices a refusal."""
-
-    values: Any
-    indices: Any
+def with_index(kind: Any, values: Any) -> Any:
+    """One of torch's own return types: the values, and in place of their indices a refusal."""
+    return kind((values, Undecided()))
 
 
 class Dims(NamedTuple):
@@ -255,8 +254,9 @@ def _extreme(input: Any, dim: Any, keepdim: bool, other: Any, sign: float) -> An
         return _of_two(input, partner, sign)
     if dim is None:
         return _reduced(input, None, False, sign)
-    operation: Any = torch.amax if sign > 0 else torch.amin
-    return Extreme(operation(input, dim, keepdim), Undecided())
+    if sign > 0:
+        return with_index(types.max, torch.amax(input, dim, keepdim))
+    return with_index(types.min, torch.amin(input, dim, keepdim))
 
 
 @rule(torch.max, T.max, exact=False, source=SOURCE)

@@ -13,7 +13,7 @@ from ..kinds import Joint, Random
 from ..numerics.windows import Pooling, Windows, largest_in_windows
 from ..registry import rule
 from .average import per_dim
-from .extremes import Extreme, Undecided
+from .extremes import Undecided
 
 
 def _largest_of(entrants: list[Any]) -> Any:
@@ -85,7 +85,7 @@ def _register_max_pool(
     ) -> Any:
         if return_indices:
             windows = kernel_size, stride, padding, dilation, ceil_mode
-            return Extreme(operation(input, *windows), Undecided())
+            return operation(input, *windows), Undecided()
         if input.monotone_of is not None:  # max f(x) = f(max x), and x is closer to Gaussian
             given: Any
             given, function = input.monotone_of
@@ -135,9 +135,9 @@ def _register_with_indices(
         dilation: Any = 1,
         ceil_mode: bool = False,
         return_indices: bool = False,
-    ) -> Extreme:
+    ) -> tuple[Any, Undecided]:
         pooled = plain(input, kernel_size, stride, padding, dilation, ceil_mode)
-        return Extreme(pooled, Undecided())
+        return pooled, Undecided()
 
     max_pool_with_indices.__name__ = operation.__name__
 

@@ -50,3 +50,6 @@ for _name in ("is_floating_point", "is_complex", "numel"):
     _register_query(getattr(torch, _name), getattr(T, _name))
 for _name in ("is_contiguous", "stride", "element_size", "get_device", "storage_offset"):
     _register_query(getattr(T, _name))
+_aten = torch.ops.aten  # sizes in a graph that was captured from TorchScript
+for _operator in (_aten.size.int, _aten.size.default, _aten.dim.default, _aten.len.Tensor):
+    _register_query(_operator)

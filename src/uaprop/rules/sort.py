@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import return_types as types
 
 from ..errors import UnsupportedOperation
 from ..kinds import Joint, Random
 from ..numerics.order_statistics import is_certain, order_statistics, work
 from ..registry import rule
-from .extremes import Extreme, Undecided
+from .extremes import with_index
 
 T = torch.Tensor
 SOURCE = (
@@ -144,8 +145,8 @@ def _size(input: Any, dim: int) -> int:
 
 
 @rule(torch.sort, T.sort, exact=False, source=SOURCE)
-def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Extreme:
-    return Extreme(order(input, dim, 0, _size(input, dim), descending), Undecided())
+def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    return with_index(types.sort, order(input, dim, 0, _size(input, dim), descending))
 
 
 @rule(torch.msort, T.msort, exact=False, source=SOURCE)
@@ -154,26 +155,26 @@ def msort(input: Any) -> Any:
 
 
 @rule(torch.topk, T.topk, exact=False, source=SOURCE)
-def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extreme:
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     count = _size(input, dim)
     if not 0 <= k <= count:
         raise ValueError(f"topk: k is {k}, and there are {count} elements")
     first = count - k if largest else 0
-    return Extreme(order(input, dim, first, first + k, largest), Undecided())
+    return with_index(types.topk, order(input, dim, first, first + k, largest))
 
 
-def _one(input: Any, rank: int, dim: int, keepdim: bool) -> Extreme:
+def _one(input: Any, rank: int, dim: int, keepdim: bool) -> Any:
     value = order(input, dim, rank, rank + 1, False)
     if input.ndim and not keepdim:
         value = value.squeeze(dim)
-    return Extreme(value, Undecided())
+    return value
 
 
 @rule(torch.kthvalue, T.kthvalue, exact=False, source=SOURCE)
-def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Extreme:
+def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     if not 1 <= k <= _size(input, dim):
         raise ValueError(f"kthvalue: k is {k}, and there are {_size(input, dim)} elements")
-    return _one(input, k - 1, dim, keepdim)
+    return with_index(types.kthvalue, _one(input, k - 1, dim, keepdim))
 
 
 @rule(torch.median, T.median, exact=False, source=SOURCE)
@@ -181,5 +182,6 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower one of two in the middle, as torch has it."""
     if dim is None:
         flat = input.flatten()
-        return _one(flat, (flat.shape[0] - 1) // 2, 0, False).values
-    return _one(input, (_size(input, dim) - 1) // 2, dim, keepdim)
+        return _one(flat, (flat.shape[0] - 1) // 2, 0, False)
+    value = _one(input, (_size(input, dim) - 1) // 2, dim, keepdim)
+    return with_index(types.median, value)
