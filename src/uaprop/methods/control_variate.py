@@ -34,6 +34,7 @@ from .pooling import squared_overlaps
 
 __all__ = ["Fit", "fitted"]
 
+_CONTRADICTS = 4.0  # standard errors
 _ROUNDING = torch.finfo(torch.float32).eps ** 2  # of what passes through a network, as a variance
 
 
@@ -110,8 +111,10 @@ def _slopes(rest: Tensor, known: Tensor, rounding: Tensor) -> tuple[Tensor, Tens
     parts = residual * known / square  # of each sample, whose sum the slope's error is
     single = residual.square().sum(0) / freedom / square
     single = wide * (single * _uneven(parts, single, varies, count)).clamp_min(_ROUNDING)
-    between = _between(own, single, _shared(parts, varies), varies)
-    weights = torch.where(varies, 1 / (single + between), 0)
+    # Those that are exactly linear know their slope, and say nothing of the others'.
+    pooled = varies & (residual != 0).any(0)
+    between = _between(own, single, _shared(parts, pooled), pooled)
+    weights = torch.where(pooled, 1 / (single + between), 0)
     total = weights.sum(1, keepdim=True)
     weights = weights / torch.where(total > 0, total, 1)
     average = (weights * own).sum(1, keepdim=True)
@@ -123,6 +126,9 @@ def _slopes(rest: Tensor, known: Tensor, rounding: Tensor) -> tuple[Tensor, Tens
     # left out is uncertain, too (Buckland, Burnham & Augustin 1997).
     of_average = wide * variance + shrink * (1 - shrink) * average.square()
     towards = single / (single + between)
+    # An output whose samples contradict what the others say is not one of them (Efron & Morris 1972).
+    contradicts = (own - shrink * average).square() > _CONTRADICTS**2 * single
+    towards = torch.where(pooled & ~contradicts, towards, 0)
     slopes = torch.lerp(own, (shrink * average).expand_as(own), towards)
     error = (1 - towards) * single + towards.square() * of_average
     return (
