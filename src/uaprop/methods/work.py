@@ -10,8 +10,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from ..numerics.imports import imported
 
 __all__ = ["WorkCounter"]
 
@@ -33,6 +34,7 @@ class WorkCounter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
+        self._flops = imported("torch.utils.flop_counter").flop_registry
         self._followed = WeakTensorKeyDictionary()
 
     def follow(self, tensors: Sequence[Tensor]) -> None:
@@ -52,7 +54,7 @@ class WorkCounter(TorchDispatchMode):
         self.follow(found)
         if not isinstance(func, OpOverload):  # torch.cond and its like, which run others
             return result
-        count = flop_registry.get(func.overloadpacket)
+        count = self._flops.get(func.overloadpacket)
         if count is not None:
             self.total += int(count(*args, **(kwargs or {}), out_val=result))
         self.total += sum(_PER_ELEMENT * math.prod(value.shape) for value in found)
