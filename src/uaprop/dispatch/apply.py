@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..covariance import Covariance, Diagonal
+from ..covariance import Covariance, Diagonal, Factors
 from ..errors import UnsupportedOperation
 from ..kinds import Bilinear, Elementwise, Joint, Kind, Larger, Linear, Noise, Select
 from ..numerics.autocast import is_autocast, outside_autocast
 from ..registry import Rule
 from .account import account_of_joined, account_of_selected
 from .functions import plain_function, random_arguments, widened
-from .half_precision import check_range
+from .half_precision import check_factors, check_range
 from .handle import Handle
 from .place import calling_module
 from .spellings import IN_PLACE, Operation, name_of, resolve
@@ -98,6 +98,8 @@ def apply(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], w
                 result = wrap(mean, cov)
                 if mean.dtype == torch.float16 and representation is Diagonal:
                     check_range(rule.function, args, kwargs, cov.var, wrap)
+                elif mean.dtype == torch.float16 and isinstance(cov, Factors):
+                    check_factors(cov.values, cov.var)
                 if isinstance(kind, Elementwise | Linear) and kind.monotone:
                     _link_monotone(result, kind, operation, args, kwargs, inplace)
                 if isinstance(kind, Linear) and kind.joins:

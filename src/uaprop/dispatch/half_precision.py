@@ -20,7 +20,7 @@ from ..kinds import Random
 from ..numerics.underflow import has_values, safe
 from .handle import Handle
 
-__all__ = ["check_range"]
+__all__ = ["check_factors", "check_range"]
 
 _LOST = 0.01  # of the sum of all variances
 
@@ -66,7 +66,27 @@ def check_range(
     with torch.no_grad():
         kind = rule(*args, **kwargs)
         _, cov = Diagonal.through(kind)
-    exact, kept = cov.var.double(), var.detach().double()
+    _refuse_if_lost(cov.var.double(), var)
+
+
+def check_factors(values: Tensor, var: Tensor) -> None:
+    """Refuse factors whose variances are lost in float16, although they are not lost themselves.
+
+    Args:
+        values: the factors, ``(factors, …)``.
+        var: the sum of their squares.
+
+    Raises:
+        UnsupportedOperation: if more than a hundredth of the variance is lost, or becomes infinite.
+    """
+    if var.numel() and has_values(var):
+        low, high = var.detach().aminmax()
+        if not (bool(low >= safe(torch.float16)) and bool(high < torch.inf)):
+            _refuse_if_lost(values.detach().double().square().sum(0), var)
+
+
+def _refuse_if_lost(exact: Tensor, var: Tensor) -> None:
+    kept = var.detach().double()
     finite = exact.isfinite()
     lost = (exact - kept).abs().where(finite, 0).sum() > _LOST * exact.where(finite, 0).sum()
     if not bool(lost):

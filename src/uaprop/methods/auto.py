@@ -44,8 +44,10 @@ _WORK = 2**27  # operations for an item that take no longer than to call a small
 _MOST_CHEAP = 2048  # samples of a small model
 _FEW_SOURCES = 64  # for quasi-random points
 _FEWEST_POINTS = 512
+_FEWEST_QUASI = 16
 _MOST_NOISE = 2**27  # numbers in memory
 _MOST_SAMPLES = 16_384
+_UNKNOWN = 1e6  # in place of an infinite relative error
 _MARGIN = 1.2  # by which samples are more than the stated error asks for: it is uncertain itself
 
 
@@ -101,7 +103,7 @@ def auto(
     whole_number("seed", seed, 0)
     whole_number("max_samples", max_samples, _SAMPLES)
     whole_numbers_if_given(chunk=chunk)
-    if rtol is not None and not 0 < rtol < 1:
+    if rtol is not None and not (isinstance(rtol, int | float) and 0 < rtol < 1):
         raise ValueError(f"rtol is a relative error between 0 and 1, such as 0.05, not {rtol!r}")
     arguments = Arguments(args, kwargs)
     check_keys(keys, arguments)
@@ -156,16 +158,19 @@ def _stated_errors(result: Any, batch: int | None) -> Tensor:
             continue
         of_items = batch is not None and value.ndim > 1 and value.shape[0] == batch
         std = value.std.detach().double().cpu()
-        error = torch.zeros_like(std)
-        if value.provenance.standard_error is not None:
+        if value.provenance.standard_error is None:  # exact
+            relative = torch.zeros_like(std)
+        else:
             error = value.standard_error.std.double().cpu()
-        relative = torch.where(std > 0, error / torch.where(std > 0, std, 1), 0)
+            # Samples that are all the same may not have met what makes them differ.
+            relative = torch.where(std > 0, error / torch.where(std > 0, std, 1), torch.inf)
         parts.append(relative.reshape(batch if of_items and batch else 1, -1))
     if not parts:
         return torch.zeros(1, device="cpu")
     if len({len(part) for part in parts}) > 1:
         parts = [part.reshape(1, -1) for part in parts]
-    return torch.cat(parts, 1).nan_to_num(0).quantile(0.95, 1)
+    errors = torch.cat(parts, 1).nan_to_num(0, posinf=_UNKNOWN)
+    return errors.quantile(0.95, 1)
 
 
 def _items(result: Any, chosen_ones: Tensor, batch: int) -> Any:
@@ -213,7 +218,8 @@ class _Run:
         self.model, self.seed, self.outputs, self.chunk = model, seed, outputs, chunk
         self.picked = model if outputs is None else _picking(model, outputs)
         count, work = _outputs(model, arguments)
-        self.wanted = count if outputs is None else len(outputs)
+        device = arguments.gaussians[0].device
+        self.wanted = count if outputs is None else len(chosen(outputs, count, device))
         fitting = _WORK // max(work, 1)
         self.cheap = min(_MOST_CHEAP, 1 << max(0, fitting.bit_length() - 1))
         self.size = max(_SAMPLES, self.cheap)
@@ -262,7 +268,7 @@ class _Run:
             self.picked,
             args,
             kwargs,
-            samples=1 << math.ceil(math.log2(size)),
+            samples=1 << int(math.log2(max(size, _FEWEST_QUASI))),
             seed=self.seed,
             qmc=True,
             keys=keys,

@@ -17,6 +17,7 @@ from ..errors import UnsupportedOperation
 from ..numerics.chance import RandomNumbers, reseeded, seeded
 from .arguments import Arguments
 from .jacobian import vjp
+from .reachable import is_array
 
 __all__ = ["check_derivative"]
 
@@ -43,7 +44,7 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
     random signs, in units of the root of the number of outputs: errors of opposite sign do not cancel in
     all of them. Where they do not agree, the step may be too large (kinks, curvature), so smaller ones are
     tried, as far as rounding allows. Only if the last two of them say the same, and autograd something
-    else, it is refused. If the first step agrees that is one forward pass with gradients, four backward
+    else, it is refused. If the first step agrees that is two forward passes with gradients, four backward
     passes and two forward passes. Outputs without a derivative must be the same for a few samples.
 
     Args:
@@ -63,15 +64,11 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
             _lengthened(x.cov.deviations(1, noise)[0].detach(), mean)
             for x, mean in zip(arguments.gaussians, means, strict=True)
         ]
-    with torch.enable_grad():
-        leaves = [mean.clone().requires_grad_() for mean in means]
-        outputs = _tensors(model, arguments, [leaf.clone() for leaf in leaves])
-    _check_constants(model, arguments, outputs)
-    found = [output for output in outputs if output.is_floating_point()]
+    _check_constants(model, arguments, means)
     errors: list[list[float]] = []
     for size in _STEPS:
         steps = [size * direction for direction in directions]
-        error = _errors(model, arguments, means, leaves, found, steps)
+        error = _errors(model, arguments, means, steps)
         if error is None:
             break
         if all(abs(each) <= _TOLERANCE for each in error):
@@ -94,8 +91,24 @@ def check_derivative(model: Callable[..., Any], arguments: Arguments) -> None:
     )
 
 
+def _with_gradients(
+    model: Callable[..., Any], arguments: Arguments, means: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Any]]:
+    """The mean as leaves, and all outputs with their graph.
+
+    The graph is of no use any more once the model was run again: it may hold a buffer of the model, which
+    is put back before every pass.
+
+    Returns:
+        The two.
+    """
+    with torch.enable_grad():
+        leaves = [mean.clone().requires_grad_() for mean in means]
+        return leaves, _leaves(model, arguments, [leaf.clone() for leaf in leaves])
+
+
 def _check_constants(
-    model: Callable[..., Any], arguments: Arguments, outputs: Sequence[Tensor]
+    model: Callable[..., Any], arguments: Arguments, means: Sequence[Tensor]
 ) -> None:
     """Refuse outputs that have no derivative and change with the noise, such as ``z > 0`` or an index.
 
@@ -104,12 +117,21 @@ def _check_constants(
     Args:
         model: any callable on tensors.
         arguments: its arguments.
-        outputs: all of its tensors at the mean.
+        means: of its random arguments.
 
     Raises:
         UnsupportedOperation: if one changes.
     """
-    constant = [i for i, output in enumerate(outputs) if not output.requires_grad]
+    _, outputs = _with_gradients(model, arguments, means)
+    if any(isinstance(output, Tensor) and output.is_complex() for output in outputs):
+        raise UnsupportedOperation(
+            "a complex output", reason="no Gaussian has such values", remedy="Return real tensors."
+        )
+    constant = [
+        i
+        for i, output in enumerate(outputs)
+        if not (isinstance(output, Tensor) and output.requires_grad)
+    ]
     if not constant:
         return
     gaussians = arguments.gaussians
@@ -118,7 +140,7 @@ def _check_constants(
         stacks = [x.cov.deviations(_SAMPLES, noise) for x in gaussians]
         for samples in zip(*stacks, strict=True):
             values = [x.loc + _WIDER * each for x, each in zip(gaussians, samples, strict=True)]
-            moved = _tensors(model, arguments, values)
+            moved = _leaves(model, arguments, values)
             if len(moved) != len(outputs):
                 return  # values decide what comes out
             for i in constant:
@@ -126,12 +148,19 @@ def _check_constants(
                     _refuse_without_derivative(outputs[i])
 
 
-def _refuse_without_derivative(output: Tensor) -> NoReturn:
+def _refuse_without_derivative(output: Any) -> NoReturn:
     """Refuse an output that changes with the noise.
 
     Raises:
         UnsupportedOperation: always.
     """
+    if not isinstance(output, Tensor):
+        raise UnsupportedOperation(
+            f"an output that is a {type(output).__name__}",
+            reason="it changes with the noise; only tensors, in tuples, lists and dicts, have a mean "
+            "and a variance",
+            remedy="Return a tensor.",
+        )
     if not output.is_floating_point():
         raise UnsupportedOperation(
             f"an output of {output.dtype}",
@@ -146,7 +175,14 @@ def _refuse_without_derivative(output: Tensor) -> NoReturn:
     )
 
 
-def _differ(a: Tensor, b: Tensor) -> bool:
+def _differ(a: Any, b: Any) -> bool:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        if type(a) is not type(b):
+            return True
+        if is_array(a):
+            return bool(a.shape != b.shape or ((a != b) & ((a == a) | (b == b))).any())
+        plain = isinstance(a, bool | int | float | str | bytes)
+        return plain and a != b and not (a != a and b != b)
     if a.shape != b.shape or a.dtype != b.dtype:
         return True
     return not torch.allclose(a, b, equal_nan=True) if a.is_floating_point() else not a.equal(b)
@@ -162,8 +198,6 @@ def _errors(
     model: Callable[..., Any],
     arguments: Arguments,
     means: Sequence[Tensor],
-    leaves: Sequence[Tensor],
-    found: Sequence[Tensor],
     steps: Sequence[Tensor],
 ) -> list[float] | None:
     """How far autograd is off what the model does along a step, relative, for several sums of the outputs.
@@ -178,6 +212,8 @@ def _errors(
     with torch.no_grad():
         ahead = _outputs(model, arguments, [m + s for m, s in zip(means, steps, strict=True)])
         behind = _outputs(model, arguments, [m - s for m, s in zip(means, steps, strict=True)])
+    leaves, outputs = _with_gradients(model, arguments, means)
+    found = [v for v in outputs if isinstance(v, Tensor) and v.is_floating_point()]
     if not [v.shape for v in found] == [v.shape for v in ahead] == [v.shape for v in behind]:
         return None  # values decide what comes out
     changes = [(a - b).double() / 2 for a, b in zip(ahead, behind, strict=True)]
@@ -231,16 +267,16 @@ def _lengthened(direction: Tensor, mean: Tensor) -> Tensor:
     return direction * torch.where((size > 0) & (size < least), least / size, 1)
 
 
-def _tensors(model: Callable[..., Any], arguments: Arguments, values: list[Tensor]) -> list[Tensor]:
+def _leaves(model: Callable[..., Any], arguments: Arguments, values: list[Tensor]) -> list[Any]:
     """The outputs, with the same random numbers each time."""
     with reseeded(0, 3):
-        result = arguments.run(model, values)
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        return pytree.tree_leaves(arguments.run(model, values))
 
 
 def _outputs(model: Callable[..., Any], arguments: Arguments, values: list[Tensor]) -> list[Tensor]:
     """Those of floating point."""
-    return [v for v in _tensors(model, arguments, values) if v.is_floating_point()]
+    found = _leaves(model, arguments, values)
+    return [v for v in found if isinstance(v, Tensor) and v.is_floating_point()]
 
 
 def _weights(change: Tensor, value: Tensor) -> Tensor:

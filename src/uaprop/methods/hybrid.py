@@ -156,7 +156,9 @@ def _residual(mean: Tensor, unexplained: Tensor | None, linear: Tensor) -> Resid
     count = len(unexplained)
     average = unexplained.mean(0)
     factors = (unexplained - average) * (count - 1) ** -0.5
-    factors = torch.where(torch.isfinite(average), factors, 0)  # masked: the mean says it all
+    constant = (unexplained == unexplained[0]).all(0)  # its average may be rounded
+    varies = torch.isfinite(average) & ~constant  # masked: the mean says it all
+    factors = torch.where(varies, factors, 0)
     factors, relative = pooled(factors, linear, count - 1)
     var = factors.square().sum(0)
     relative = relative * tails(factors)

@@ -87,7 +87,7 @@ def chosen(outputs: Sequence[int], count: int, device: torch.device) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         numbers = torch.empty(0, device="cpu")
     if numbers.ndim != 1 or numbers.numel() == 0 or numbers.dtype not in _WHOLE:
-        raise TypeError(f"outputs must be a list of whole numbers, not {outputs!r}")
+        raise TypeError(f"outputs must be a list of whole numbers, at least one, not {outputs!r}")
     if int(numbers.min()) < -count or int(numbers.max()) >= count:
         raise ValueError(f"outputs={list(outputs)}: a batch element has only {count} outputs")
     return numbers % count

@@ -76,7 +76,8 @@ def _refuse_if_random(method: str, model: Any, arguments: Arguments) -> None:
     first = found[0] if found else _Random("a random number generator", "", False)
     if not first.is_certain and not _matters(model, arguments):
         return
-    others = '"hybrid", "adjoint" or "samples"' if method == "linear" else '"samples"'
+    ruled_alone = method == "linear" and bool(found) and all(one.is_certain for one in found)
+    others = '"hybrid", "adjoint" or "samples"' if ruled_alone else '"samples"'
     raise UnsupportedOperation(
         first.name,
         module=first.module,

@@ -118,6 +118,8 @@ def propagate(
         ValueError: if there is no such method, or ``unsupported`` is neither.
         TypeError: if there is no Gaussian in ``x``, or the method has no such option.
     """
+    if not callable(model) and not isinstance(model, ExportedProgram):
+        raise TypeError(f"the model must be a callable, such as an nn.Module, not {model!r}")
     options, keywords = _apart(method, options)
     check_options(method, unsupported, options, model)
     arguments = Arguments.of(x, keywords)
