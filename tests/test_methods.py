@@ -227,7 +227,7 @@ def test_standard_errors_of_hybrid(name: str) -> None:
 @pytest.mark.parametrize("samples", [8, 64])
 def test_standard_errors_of_hybrid_for_few_and_many_draws(samples: int) -> None:
     of_mean, of_std = z_rms("tanh", "hybrid", samples=samples)
-    assert 0.75 < of_mean < 1.4
+    assert 0.75 < of_mean < 1.5  # of eight samples one is spent on the slopes
     assert 0.5 < of_std < 1.6
 
 

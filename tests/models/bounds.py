@@ -2,7 +2,7 @@
 
 Rows are printed by ``python -m tests.models.measure``: what it measured, of ``sketch`` the largest of three
 seeds, plus one or two standard errors of 256 samples; of two such tables, with different samples, the larger.
-The test takes 512, so that its own noise is smaller.
+The test takes 1024, so that its own noise is half of that.
 The methods' own errors are in there: ``diagonal`` neglects correlation, and 32 probes know a deviation to
 one part in eight.
 """

@@ -27,7 +27,7 @@ from .zoo import MODELS
 __all__ = ["METHODS", "Measurement", "measure", "prepared"]
 
 COPIES = 32  # of the input in a batch, and
-SAMPLES = 16  # of each: 512 in all
+SAMPLES = 32  # of each: 1024 in all
 PROBES = 32
 METHODS: dict[str, dict[str, Any]] = {"diagonal": {}, "sketch": {"probes": PROBES}}
 

@@ -57,6 +57,8 @@ def check_range(
             if id(value) not in known:
                 known[id(value)] = wrap(value.loc.float(), Diagonal(value.cov.var.float()))
             return known[id(value)]
+        if value is torch.float16:
+            return torch.float32
         is_half = isinstance(value, Tensor) and value.dtype == torch.float16
         return value.float() if is_half else value
 

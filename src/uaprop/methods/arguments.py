@@ -142,6 +142,11 @@ class Arguments:
             )
 
     @property
+    def structure(self) -> tuple[str, tuple[tuple[int, int], ...]]:
+        """How they are nested, and where the random ones are."""
+        return repr(self._spec), tuple(self._places)
+
+    @property
     def constants(self) -> list[Any]:
         """Those that are not random."""
         return [leaf for leaf in self._leaves if not is_gaussian(leaf)]

@@ -17,7 +17,6 @@ from ..gaussian import Gaussian
 from ..numerics.chance import mixed, reseeded
 from ..provenance import Provenance
 from ..records import opened
-from .accumulate import same
 from .answer import joined
 from .arguments import Arguments, is_gaussian, mapped
 from .batch_independence import UNSEEN_STATE, BatchItems, default_chunk
@@ -119,18 +118,25 @@ def _refined(
     """More samples for the items whose standard errors are too large, until they are not."""
     batch, items = arguments.batch, BatchItems(run.model, arguments)
     size = min(run.size, most)
+    if batch == 0:
+        return run(arguments, keys, size)
     todo = [(size, torch.arange(batch or 1, device="cpu"))]
     done: list[tuple[Tensor, Any]] = []
     while todo:
         size, index = todo.pop()
-        whole = batch is None or len(index) == batch
+        # those of a batch that cannot be cut are run with the others, whose results are not taken
+        whole = batch is None or len(index) == batch or not items.are_cuttable
         part = arguments if whole else arguments.cut(index)
         own = keys if keys is None or whole else [keys[i] for i in index.tolist()]
         result = run(part, own, size)
+        if whole and batch is not None and len(index) < batch:
+            result = _items(
+                result, torch.zeros(batch, dtype=torch.bool).index_fill(0, index, True), batch
+            )
         error = _stated_errors(result, len(index) if batch is not None else None)
         alike = len(index) < 2 or bool((error <= rtol).all()) or size >= most
         # items that influence each other stay together
-        if error.numel() != len(index) or not (alike or items.are_cuttable):
+        if error.numel() != len(index) or not (alike or items.are_independent):
             error = error.amax().expand(len(index))
         enough = (error <= rtol) | (size >= most)
         for reached in (True, False):
@@ -170,7 +176,7 @@ def _stated_errors(result: Any, batch: int | None) -> Tensor:
     if len({len(part) for part in parts}) > 1:
         parts = [part.reshape(1, -1) for part in parts]
     errors = torch.cat(parts, 1).nan_to_num(0, posinf=_UNKNOWN)
-    return errors.quantile(0.95, 1)
+    return errors.kthvalue(math.ceil(0.95 * errors.shape[1]), 1).values
 
 
 def _items(result: Any, chosen_ones: Tensor, batch: int) -> Any:
@@ -226,8 +232,13 @@ class _Run:
 
     def __call__(self, arguments: Arguments, keys: Sequence[int] | None, size: int) -> Any:
         """The model's output, in Gaussians, for about the cost of ``size`` samples."""
-        elements = sum(x.numel() for x in arguments.gaussians) // (arguments.batch or 1)
+        whole = sum(x.numel() for x in arguments.gaussians)
+        elements = whole // (arguments.batch or 1)
         few_sources = self.cheap >= _FEWEST_POINTS and 0 < elements <= _FEW_SOURCES
+        if (
+            few_sources and whole > _FEW_SOURCES
+        ):  # those of all items, if these influence each other
+            few_sources = BatchItems(self.model, arguments).are_independent
         many_outputs = self.wanted > max(_FEW_OUTPUTS, size // 3)
         if few_sources:
             result = self._quasi_random(arguments, keys, size)
@@ -320,17 +331,24 @@ class _Choice:
         items.check_cut(self.chunk)
         shares = self._shares(pilot, items)
         linear = shares > self.enough
-        if linear.unique().numel() > 1 and not items.are_cuttable:  # then together
-            linear = (shares.mean() > self.enough).expand(len(shares))
+        together = self.wanted * (batch or 1)
+        if not items.are_independent and together > max(_FEW_OUTPUTS, self.samples // 3):
+            result = self._plain(arguments, self.keys, pilot, items)
+            words = "outputs of items that influence each other, too many for a backward pass each"
+            return _because(result, f"{together} {words}"), items
         if bool(linear.all()) or not bool(linear.any()):
             return self._run(bool(linear.all()), arguments, self.keys, pilot, items), items
         parts, order = [], []
         for mostly in (True, False):
             index = torch.where(linear == mostly)[0]
+            order.append(index)
+            if not items.are_cuttable:
+                result = self._run(mostly, arguments, self.keys, pilot, items)
+                parts.append(_items(result, linear == mostly, batch or 0))
+                continue
             keys = None if self.keys is None else [self.keys[i] for i in index.tolist()]
             some = pilot.select(index, batch)
             parts.append(self._run(mostly, arguments.cut(index), keys, some, items))
-            order.append(index)
         return _merged(order, parts, batch), items
 
     def _pilot(self, join: bool) -> tuple[BatchItems, Pilot]:
@@ -343,9 +361,6 @@ class _Choice:
         if not join:
             items.refute()
         run = PlainSamples(self.model, items, PILOT)
-        if items.are_independent and items.were_tried:  # two of the samples are known
-            others = run(arguments, [s[2:] for s in stacks])
-            return items, Pilot(stacks, pytree.tree_map(_ahead, others, *items.results))
         if arguments.batch is not None and not items.are_independent:
             check_distinct(self.keys)
             stacks = pilot_noise(gaussians, self.seed, False, self.keys)
@@ -506,15 +521,6 @@ def _picking(model: Callable[..., Any], outputs: Sequence[int]) -> Callable[...,
         return flat[..., chosen(outputs, flat.shape[-1], value.device)]
 
     return lambda *args, **kwargs: pytree.tree_map(pick, opened(model(*args, **kwargs)))
-
-
-def _ahead(others: Any, *first: Any) -> Any:
-    """Results of samples with those of the first samples ahead of them."""
-    if isinstance(others, Tensor):
-        return torch.cat([torch.stack(first), others])
-    for each in first:
-        same(each, others)
-    return others
 
 
 def _outputs(model: Callable[..., Any], arguments: Arguments) -> tuple[int, int]:

@@ -48,7 +48,7 @@ class _Verdict:
 
     Attributes:
         rowwise: whether no item's result depends on another item.
-        vectors: whether some output is a vector with a number for each item.
+        vectors: whether some output is a vector with a number for each item, that depends on the input.
         cuttable: whether some items alone give the rows that they have in the whole batch.
         separable: whether the batch may be joined with another, too.
     """
@@ -69,6 +69,7 @@ class BatchItems:
         model: what is run on them.
         arguments: its arguments.
         examples: two values for each random argument; the means and a sample by default.
+        remember: whether to rely on what was found out before.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class BatchItems:
         model: Callable[..., Any],
         arguments: Arguments,
         examples: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
+        remember: bool = True,
     ) -> None:
         self.batch = arguments.batch
         self._model = model
         self._arguments = arguments
         self._given = examples
+        self._remember = remember
         self._weights: dict[Any, Tensor] = {}
         self._makes_random = False
         self._witness: _Witness | None = None
@@ -108,13 +111,10 @@ class BatchItems:
             return False
         return self.are_known or self._verdict.rowwise
 
-    @property
-    def were_tried(self) -> bool:
-        """Whether the model was run on the examples to find out, so that :attr:`results` cost nothing."""
-        return "_passes" in vars(self)
-
     @lazy
     def _verdict(self) -> _Verdict:
+        if not self._remember:
+            return self._find()
         return _VERDICTS.of(self._model, self._arguments, self._find)
 
     def _find(self) -> _Verdict:
@@ -122,8 +122,8 @@ class BatchItems:
         if not _are_batches(*self.results, self.batch):
             return _Verdict(False)
         vectors = any(
-            isinstance(leaf, Tensor) and leaf.ndim == 1 and len(leaf) == self.batch
-            for leaf in pytree.tree_leaves(self.results[0])
+            _has_items(leaf, self.batch) and leaf.ndim == 1 and not _same(leaf, other)
+            for leaf, other in zip(*map(pytree.tree_leaves, self.results), strict=True)
         )
         traces = self._traces
         rowwise = not self._makes_random and (
@@ -167,7 +167,13 @@ class BatchItems:
     def _gives_parts(self) -> bool:
         batch = self.batch
         assert batch is not None
-        index = torch.arange(batch // 2, batch, device="cpu")
+        half = torch.arange(batch // 2, batch, device="cpu")
+        # one alone, too: a model that squeezes has another shape for it
+        return self._gives_part(half) and (len(half) == 1 or self._gives_part(half[-1:]))
+
+    def _gives_part(self, index: Tensor) -> bool:
+        batch = self.batch
+        assert batch is not None
         values = [value[index.to(value.device)] for value in self._examples[0]]
         with trial():
             found = self._run(values, self._arguments.cut(index))

@@ -34,7 +34,8 @@ from .pooling import squared_overlaps
 
 __all__ = ["Fit", "fitted"]
 
-_CONTRADICTS = 4.0  # standard errors
+# Standard errors. Few samples want more of it, where pooling helps most, and many samples less.
+_LIMIT = 1.5
 _ROUNDING = torch.finfo(torch.float32).eps ** 2  # of what passes through a network, as a variance
 
 
@@ -126,11 +127,15 @@ def _slopes(rest: Tensor, known: Tensor, rounding: Tensor) -> tuple[Tensor, Tens
     # left out is uncertain, too (Buckland, Burnham & Augustin 1997).
     of_average = wide * variance + shrink * (1 - shrink) * average.square()
     towards = single / (single + between)
-    # An output whose samples contradict what the others say is not one of them (Efron & Morris 1972).
-    contradicts = (own - shrink * average).square() > _CONTRADICTS**2 * single
-    towards = torch.where(pooled & ~contradicts, towards, 0)
-    slopes = torch.lerp(own, (shrink * average).expand_as(own), towards)
-    error = (1 - towards) * single + towards.square() * of_average
+    towards = torch.where(pooled, towards, 0)
+    # No slope is moved by more than its own samples may be off: an output need not be like the others
+    # (limited translation, Efron & Morris 1972).
+    most = _LIMIT * single.sqrt()
+    moved = (towards * (shrink * average - own)).clamp(-most, most)
+    slopes = own + moved
+    # What chance does not explain of the move may be an error, too.
+    beyond = (moved.square() - single).clamp_min(0)
+    error = (1 - towards) * single + towards.square() * of_average + beyond
     return (
         torch.where(varies, slopes, 0),
         torch.where(varies, error, 0),

@@ -102,6 +102,7 @@ class ModelState:
         self._values = values
         self._seen: dict[int, Any] = {}  # held, so that a number belongs to one object
         self._was_run = False
+        self._waiting: list[Any] = []  # to be looked at; not by recursion: a list may be linked
         self.own_code = not (isinstance(model, nn.Module) and all(map(_is_plain, model.modules())))
         if isinstance(model, ExportedProgram):
             self._visit({**model.state_dict, **model.constants})
@@ -111,6 +112,8 @@ class ModelState:
         if self.own_code:
             self._referenced(model)
             self._visit_all(arguments)
+        while self._waiting:
+            self._look(self._waiting.pop())
 
     @property
     def generators(self) -> list[Generator]:
@@ -170,6 +173,10 @@ class ModelState:
             self.records[key] = self.copies[key] = Contents(parameter)
 
     def _visit(self, value: Any) -> None:
+        if type(value) not in _ATOMS:
+            self._waiting.append(value)
+
+    def _look(self, value: Any) -> None:
         known = type(value) in _ATOMS or id(value) in self._seen
         if known or len(self._seen) > _MOST_OBJECTS:
             return
@@ -244,7 +251,7 @@ class ModelState:
                 self._visit_all(attribute)
         self._note(value, Attributes(attributes, dicts))
         slots = Slots(value)
-        if slots.saved:
+        if not slots.is_empty:
             self._note(value, slots)
             self._visit_all(list(slots.saved.values()))
         self._class(type(value))

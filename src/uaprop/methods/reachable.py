@@ -21,9 +21,12 @@ __all__ = [
     "has_state",
     "is_array",
     "is_generator",
+    "is_library",
     "is_object",
+    "is_ours",
     "is_own",
     "modules_of",
+    "named_by",
     "named_globals",
     "own_classes",
     "roots_of",
@@ -113,7 +116,7 @@ def _referenced(function: Any) -> list[Any]:
         found += [function.func, *function.args, *function.keywords.values()]
     elif isinstance(function, MethodType):
         found += [function.__self__, function.__func__]
-    elif isinstance(function, FunctionType) and not _is_library(function):
+    elif isinstance(function, FunctionType) and not is_library(function):
         for cell in function.__closure__ or ():
             try:
                 found += [cell, cell.cell_contents]
@@ -121,14 +124,14 @@ def _referenced(function: Any) -> list[Any]:
                 continue
         found += function.__defaults__ or ()
         found += (function.__kwdefaults__ or {}).values()
-        if _package(function) != _OWN:  # ours name no model
-            found += _named(function)
+        if not is_ours(function):  # which name no model
+            found += named_by(function)
         if hasattr(function, "__wrapped__"):
             found.append(function.__wrapped__)
     return [value for each in found for value in _elements(each) if _is_followed(value)]
 
 
-def _named(function: FunctionType) -> Iterator[Any]:
+def named_by(function: FunctionType) -> Iterator[Any]:
     """The globals that a function's code names, and what it names of those that are Python modules."""
     names = list(_names(function.__code__))
     values = function.__globals__
@@ -161,7 +164,7 @@ def _is_followed(value: Any) -> bool:
     if isinstance(value, _FOLLOWED):
         return True
     if isinstance(value, FunctionType):
-        return not _is_library(value)
+        return not is_library(value)
     return has_state(value) or is_object(value)
 
 
@@ -226,7 +229,7 @@ def named_globals(kind: type) -> tuple[tuple[dict[str, Any], str], ...]:
     seen: set[int] = set()
     while waiting and len(seen) < _MOST:
         function = waiting.pop()
-        if id(function) in seen or _is_library(function):
+        if id(function) in seen or is_library(function):
             continue
         seen.add(id(function))
         values = function.__globals__
@@ -248,8 +251,14 @@ def _own_values(value: Any) -> list[Any]:
     return [element for each in list(attributes.values()) for element in _elements(each)]
 
 
-def _is_library(function: FunctionType) -> bool:
+def is_library(function: FunctionType) -> bool:
+    """Whether a function is torch's or numpy's."""
     return _package(function) in _LIBRARIES
+
+
+def is_ours(function: FunctionType) -> bool:
+    """Whether it is one of this library."""
+    return _package(function) == _OWN
 
 
 def _is_of_library(name: str) -> bool:

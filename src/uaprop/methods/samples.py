@@ -18,7 +18,7 @@ from ..provenance import Provenance
 from .accumulate import Accumulator
 from .arguments import Arguments
 from .batch_independence import UNSEEN_STATE, BatchItems
-from .batched import Batched, stacked
+from .batched import Batched
 from .centred import CentredAccumulator, blocks, centred_noise
 from .options import check_distinct, check_keys, whole_number, whole_numbers_if_given
 from .plain_samples import fitting, is_worth_joining
@@ -231,21 +231,27 @@ class _Sampling:
             self.joined = self.joined and run.batch is not None
 
     def _try(self, stream: Stream) -> Stream:
-        """Find out about the batch on two samples, and count these if the stream stays as it is."""
+        """Find out about the batch on two samples.
+
+        They are not counted: what is remembered of the batch is not tried again, and the same samples would
+        be run in other batches by the next call.
+
+        Returns:
+            The stream to take samples from.
+        """
         plan, inputs = self._plan, self._arguments.gaussians
         # quasi-random items have all the same noise, which would hide that some are exchanged
         random = plan.replicates is None
         trial = stream if random else Stream(inputs, plan.seed, items=True)
         noise = trial.peek(2)
         pair = [[x.loc + e[i] for x, e in zip(inputs, noise, strict=True)] for i in (0, 1)]
-        self.items = BatchItems(self._model, self._arguments, (pair[0], pair[1]))
+        # nor would the result show that what is remembered does not hold any more
+        self.items = BatchItems(self._model, self._arguments, (pair[0], pair[1]), remember=random)
         self.joined = self.joined and self.items.are_separable
         if not self.items.are_independent:
             self._rows = None
             check_distinct(plan.keys)
             return plan.stream(inputs, items=False)
-        if random and self.items.were_tried:
-            self._add(stacked(list(self.items.results)), 2, stream.noise_of(2))
         return stream
 
     def _size(self) -> int:

@@ -28,6 +28,7 @@ __all__ = [
     "Slots",
     "TensorEntries",
     "generator_state",
+    "has_slots",
 ]
 
 
@@ -135,22 +136,31 @@ class TensorEntries:
 class Slots:
     """The attributes of an object that are not in a dict."""
 
-    __slots__ = ("_value", "saved")
+    __slots__ = ("_unset", "_value", "saved")
 
     def __init__(self, value: Any) -> None:
         self._value = value
         self.saved = {}
+        self._unset = []
         for name in _slots(type(value)):
             try:
                 self.saved[name] = getattr(value, name)
             except AttributeError:  # not assigned yet
-                continue
+                self._unset.append(name)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none, assigned or not."""
+        return not (self.saved or self._unset)
 
     def restore(self) -> None:
-        """Put back what was assigned or deleted; what was added stays."""
+        """Put back what was assigned or deleted, and take out what was added."""
         for name, saved in self.saved.items():
             if getattr(self._value, name, self) is not saved:
                 object.__setattr__(self._value, name, saved)
+        for name in self._unset:
+            if hasattr(self._value, name):
+                object.__delattr__(self._value, name)
 
 
 def _slots(kind: Any) -> Iterator[str]:
@@ -185,6 +195,11 @@ class ClassAttributes:
         for name, value in list(now.items()):
             if name not in self.saved and not name.startswith("__") and not _is_of_class(value):
                 delattr(self._kind, name)
+
+
+def has_slots(kind: type) -> bool:
+    """Whether objects of a class have attributes that are not in a dict."""
+    return next(_slots(kind), None) is not None
 
 
 def _is_of_class(value: Any) -> bool:

@@ -37,6 +37,7 @@ from .reachable import roots_of
 __all__ = ["gives_the_same", "takes_gaussians"]
 
 _Model = Callable[..., Any]
+_COMPARABLE = (Tensor, Undecided, bool, int, float, str)
 
 
 class _Verdict(NamedTuple):
@@ -154,7 +155,9 @@ def _run(way: _Model, arguments: Arguments, values: list[Any]) -> Any:
     copies = [v.clone() if isinstance(v, Tensor) else v for v in values]
     with torch.no_grad():
         result = arguments.run(way, copies)
-    return [plain(leaf) for leaf in pytree.tree_leaves(result, is_leaf=is_gaussian)]
+    leaves = [plain(leaf) for leaf in pytree.tree_leaves(result, is_leaf=is_gaussian)]
+    # two objects, such as a cache that a language model returns, cannot be compared but by what they are
+    return [leaf if isinstance(leaf, _COMPARABLE) else type(leaf).__name__ for leaf in leaves]
 
 
 def _agrees(way: _Model, arguments: Arguments, means: list[Tensor], expected: list[Any]) -> bool:
