@@ -243,7 +243,9 @@ class _Run:
         if few_sources:
             result = self._quasi_random(arguments, keys, size)
             return _because(result, f"a small model with {elements} noise sources for each item")
-        if not many_outputs and self.cheap <= _SAMPLES:
+        # a response is exact if the model is linear, and sees more of where it is not
+        few = self.wanted <= _FEW_OUTPUTS or self.cheap <= _SAMPLES
+        if few and not many_outputs:
             return _Choice(self, arguments, keys, size).result()
         exact = _exact(self.picked, arguments, self.wanted)
         if exact is not None:
