@@ -14,8 +14,6 @@ docs/frontier.py writes the page.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import platform
 import time
 from collections.abc import Iterable
@@ -37,6 +35,7 @@ from contestants import (
     noise,
     views,
 )
+from records import read, write
 from rich.console import Console
 from rich.table import Table
 from truth import truth
@@ -82,7 +81,7 @@ def main() -> None:
         if record is None:
             continue
         record |= frontier.summary(record, name)
-        write(path, name, record)
+        write(path, name, record, subjects())
         show(name, record)
         if not options.quick:
             frontier.draw(name, record)
@@ -109,7 +108,7 @@ def measure(subject: Subject, path: Path, options: argparse.Namespace) -> None:
                 measured = {entry.label for entry in chosen}
                 found[key] = kept(old, measured) | found[key]
             record["levels"][level] |= found
-            write(path, subject.name, record)
+            write(path, subject.name, record, subjects())
     if not options.errors_only:
         # Only what has errors: the rest failed.
         known = stored(path, subject)["levels"][TIMED]["errors"]
@@ -119,7 +118,7 @@ def measure(subject: Subject, path: Path, options: argparse.Namespace) -> None:
         record = stored(path, subject)
         if partial_run:
             found["costs"] = kept(record["costs"], set()) | found["costs"]
-        write(path, subject.name, record | found)
+        write(path, subject.name, record | found, subjects())
 
 
 def kept(old: dict[str, Any], measured: set[str]) -> dict[str, Any]:
@@ -235,31 +234,6 @@ def _cost(record: dict[str, Any], label: str) -> str:
 def _cell(found: dict[str, float]) -> str:
     std, bias, mean = found["std_error"], found["std_bias"], found["mean_error"]
     return f"{100 * std:.1f}% ({100 * bias:+.1f}%), {mean:.3f}"
-
-
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def write(path: Path, name: str, record: dict[str, Any]) -> None:
-    """Replace one network's record; the others stay, whoever measured them meanwhile."""
-    results = read(path)
-    networks = results.setdefault("networks", {})
-    networks[name] = rounded(record)
-    results["networks"] = {key: networks[key] for key in subjects() if key in networks}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n")
-    unfinished.replace(path)
-
-
-def rounded(value: Any) -> Any:
-    """Numbers to four digits, so that a new run changes no more than it has to."""
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
-import os
 import platform
 import statistics
 import time
@@ -30,6 +28,7 @@ from audio import fcpe, fcpe_no_grad, pesto, pesto_scores, silero
 from image_to_image import denoiser, superresolution
 from minilm import minilm
 from photographs import imagenet, opennsfw
+from records import read, write
 from subject import Subject
 from tabular import breast_cancer, controller, diabetes, smooth_controller, wine
 from torch import Tensor
@@ -119,9 +118,9 @@ def main() -> None:
             record["attribution"] = attribution(subject, samples)
         if has_tolerance():
             record["tolerances"] = tolerances(subject, samples, options.seeds)
-        write(options.output, name, record)
+        write(options.output, name, record, loaders())
         print(f"{lines(name, record)}\n{name}: {time.perf_counter() - start:.0f} s\n", flush=True)
-    print(summary(json.loads(options.output.read_text())))
+    print(summary(read(options.output)))
 
 
 def load(name: str) -> tuple[Subject, int]:
@@ -499,27 +498,6 @@ def summary(results: dict[str, Any]) -> str:
         found.append(f"  z outside 0.7 to 1.3: {len(outside)} networks")
         found += [f"    {each}" for each in outside]
     return "\n".join(found)
-
-
-def write(path: Path, name: str, record: Record) -> None:
-    """Replace one network's record; the others stay."""
-    results = json.loads(path.read_text()) if path.exists() else {}
-    networks = results.setdefault("networks", {})
-    networks[name] = rounded(record)
-    results["networks"] = {key: networks[key] for key in loaders() if key in networks}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    unfinished.write_text(json.dumps(results, indent=1) + "\n")
-    unfinished.replace(path)
-
-
-def rounded(value: Any) -> Any:
-    """Numbers to four digits."""
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 if __name__ == "__main__":
