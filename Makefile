@@ -66,6 +66,7 @@ bench-accuracy: $(DEV) $(ZOO)  ## measure errors against cost on real networks; 
 # benchmarks/default.py NAME … runs a part of it.
 bench-default: $(DEV) $(ZOO) $(MODELS)  ## compare the default with Monte Carlo that takes as long
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/default.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/flips.py
 	$(BIN)/python docs/default.py
 
 # Half an hour on an idle core; benchmarks/models.py NAME … runs a part of it.

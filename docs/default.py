@@ -13,6 +13,7 @@ from typing import Any
 from tables import insert, markdown
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "default.json"
+FLIPS = RESULTS.with_name("flips.json")
 NAMES = {
     "diabetes": "Diabetes, 10-64-64-1, ReLU",
     "breast_cancer": "Breast cancer, 30-32-32-2, tanh",
@@ -167,6 +168,32 @@ def tolerances(networks: dict[str, Record]) -> str:
     )
 
 
+def flips() -> str:
+    """How far flip probabilities are off, beside frequencies of a plain sample."""
+    if not FLIPS.exists():
+        return ""
+    header = ["network", "noise", "MC samples", "predictions that change", "error", "MC", "z"]
+    rows = [
+        [
+            NAMES[name],
+            level["label"],
+            f"{level['samples']}",
+            f"{level['changed']:.1%}",
+            f"{level['error']:.3f}",
+            f"{level['plain']:.3f}",
+            f"{level['z']:.2f}",
+        ]
+        for name, record in json.loads(FLIPS.read_text())["networks"].items()
+        for level in record["levels"]
+    ]
+    return (
+        "## Predictions that change\n\n"
+        "The mean absolute error of `ua.flip_probability`, and of how often the prediction changes in a "
+        "plain sample that takes as long, on a hundred images (`benchmarks/flips.py`).\n\n"
+        f"{markdown(header, rows, left=2)}\n\n"
+    )
+
+
 def sources(networks: dict[str, Record]) -> str:
     """Where the networks come from."""
     rows = [[NAMES[name], record["source"]] for name, record in networks.items()]
@@ -185,6 +212,7 @@ def page(networks: dict[str, Record]) -> str:
         "is the pixels' part of the variance; *of all parts* that of what is attributed to pixels at all, "
         f"which leaves out what is not linear.\n\n{attribution(networks)}\n\n"
         f"{tolerances(networks)}"
+        f"{flips()}"
         f"## Networks\n\n{sources(networks)}"
     )
 
