@@ -177,3 +177,14 @@ def test_items_that_influence_each_other_are_chosen_for_together() -> None:
     y = propagated(mixing, x, rtol=0.1)
     truth = propagated(mixing, x, method="samples", samples=20_000)
     assert float((y.std / truth.std - 1).abs().max()) < 0.4
+
+
+def test_a_script_is_sampled() -> None:
+    """A response would need its graph, which takes far longer to capture than all samples do."""
+    torch.manual_seed(0)
+    model = torch.jit.trace(nn.Sequential(nn.Linear(80, 3), nn.Tanh()), torch.ones(2, 80))
+    x = ua.Gaussian(torch.randn(4, 80), std=0.01)
+    for given in (model, nn.Sequential(model)):
+        y = ua.propagate(given, x)
+        assert y.provenance.method == "samples"
+        assert "script" in y.provenance.reason

@@ -29,6 +29,7 @@ from .options import check_distinct, check_keys, whole_number, whole_numbers_if_
 from .own_randomness import refuse_own_randomness
 from .pilot import PILOT, Pilot, explained_share, pilot_noise
 from .plain_samples import PlainSamples
+from .reachable import modules_of
 from .response import chosen
 from .samples import samples
 from .user_warning import warn_user
@@ -72,6 +73,8 @@ def auto(
 
     - an item of a model with up to 64 outputs has ``"hybrid"`` if ``1 - R² < n/N``, and otherwise
       ``"samples"``, centred, with variances shrunk towards each other;
+    - a script (``torch.jit``) has ``"samples"``: a response would need its graph, which takes seconds to
+      capture;
     - a model with more outputs has ``"samples"``, and a small one with up to 64 noise sources for each item
       samples on quasi-random points; both are exact if the model is linear over its noise
       (:mod:`~uaprop.methods.linear_map`).
@@ -130,9 +133,8 @@ def _refined(
         own = keys if keys is None or whole else [keys[i] for i in index.tolist()]
         result = run(part, own, size)
         if whole and batch is not None and len(index) < batch:
-            result = _items(
-                result, torch.zeros(batch, dtype=torch.bool).index_fill(0, index, True), batch
-            )
+            wanted = torch.zeros(batch, dtype=torch.bool, device="cpu").index_fill(0, index, True)
+            result = _items(result, wanted, batch)
         error = _stated_errors(result, len(index) if batch is not None else None)
         alike = len(index) < 2 or bool((error <= rtol).all()) or size >= most
         # items that influence each other stay together
@@ -331,6 +333,10 @@ class _Choice:
         arguments, batch = self.arguments, self.arguments.batch
         items, pilot = self._pilot(join)
         items.check_cut(self.chunk)
+        if any(isinstance(module, torch.jit.ScriptModule) for module in modules_of(self.model)):
+            # its graph would have to be captured, which takes as long as very many samples
+            result = self._plain(arguments, self.keys, pilot, items)
+            return _because(result, f"{self.wanted} outputs of a script"), items
         shares = self._shares(pilot, items)
         linear = shares > self.enough
         together = self.wanted * (batch or 1)
