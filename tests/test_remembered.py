@@ -81,6 +81,26 @@ def test_a_model_that_is_changed_is_found_out_about_again(
         FLAG["centre"] = False
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_script_is_remembered_by_its_attributes() -> None:
+    class Switched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.centre = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.tanh(x)
+            if self.centre:
+                y = y - y.mean(0)
+            return y
+
+    model = torch.jit.script(Switched())
+    ua.propagate(model, noisy())
+    model.centre = True
+    truth = ua.propagate(model, noisy(), "samples", samples=4000, seed=9)
+    assert float((ua.propagate(model, noisy()).std / truth.std).min()) > 0.5
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_which_argument_is_random_makes_a_difference(method: str) -> None:
     def model(a: Any, b: Any) -> Any:

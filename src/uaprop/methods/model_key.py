@@ -15,7 +15,7 @@ from torch.nn.modules import module as hooks
 
 from .arguments import Arguments
 from .reachable import is_library, is_object, is_ours, named_by, named_globals, own_classes
-from .state_records import has_slots
+from .state_records import ScriptAttributes, has_slots
 
 __all__ = ["Verdicts"]
 
@@ -136,6 +136,8 @@ class _Reader:
         return weakref.ref(type(value)), kind, self.of(vars(value))
 
     def _module(self, module: nn.Module) -> Hashable:
+        if isinstance(module, torch.jit.ScriptModule):  # whose code does not change
+            return module.training, self.of(ScriptAttributes(module).saved)
         attributes = vars(module)
         found = [
             (name, self.of(value))
