@@ -201,7 +201,12 @@ def _merged(order: list[Tensor], parts: list[Any], batch: int | None) -> Any:
         of_items = isinstance(whole, Gaussian | Tensor) and whole.ndim > 0 and len(whole) == batch
         return whole[back.to(whole.device)] if of_items else whole
 
-    return pytree.tree_map(merge, *parts, is_leaf=is_gaussian)
+    # values and indices of a maximum come in another tuple where they were found with derivatives
+    leaves = [pytree.tree_leaves(part, is_leaf=is_gaussian) for part in parts]
+    structure = pytree.tree_structure(parts[0], is_leaf=is_gaussian)
+    return pytree.tree_unflatten(
+        [merge(*values) for values in zip(*leaves, strict=True)], structure
+    )
 
 
 class _Run:
