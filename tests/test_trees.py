@@ -194,3 +194,13 @@ def test_a_result_is_not_vectorised_with_the_covariance_of_all() -> None:
     y = ua.propagate(nn.Identity(), noisy(4, 3), "linear")
     with pytest.raises(ua.UnsupportedOperation, match="shapes that do not fit"):
         torch.vmap(lambda t: t)(y)
+
+
+@pytest.mark.parametrize(("method", "options"), [("auto", {}), ("hybrid", {"samples": 64})])
+def test_tuples_of_torchs_own_kind(method: str, options: dict[str, Any]) -> None:
+    """They come as such from tensors, and as plain tuples from Gaussians."""
+    x = ua.Gaussian(torch.randn(3, 80, generator=torch.Generator().manual_seed(1)), std=0.1)
+    low, high = ua.propagate(lambda x: torch.aminmax(x, dim=1), x, method, **options)
+    truth = ua.propagate(lambda x: x.amax(1), x, "samples", samples=4000, seed=5)
+    torch.testing.assert_close(high.std + 0, truth.std + 0, rtol=0.3, atol=0)
+    assert low.shape == (3,)

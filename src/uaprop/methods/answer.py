@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ..attribution import Attribution, Response
 from ..covariance import Finished
 from ..gaussian import Gaussian
 from ..provenance import Provenance, StandardError
 from ..rules.extremes import Undecided
+from .arguments import is_gaussian
 from .linear_part import LinearPart
 
-__all__ = ["answer", "blocks", "cut_like", "joined", "shares"]
+__all__ = ["answer", "blocks", "cut_like", "joined", "map_leaves", "shares"]
 
 
 def joined(lengths: Sequence[int], *answers: Any) -> Any:
@@ -78,3 +80,17 @@ def shares(part: LinearPart, inputs: Sequence[Tensor], together: bool) -> tuple[
         )
         for rows, pushed, x in triples
     )
+
+
+def map_leaves(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """A function of the leaves of several results, in the structure of the first.
+
+    Values and indices of a maximum come in torch's own tuple from tensors, and in a plain one from Gaussians.
+
+    Returns:
+        The structure, with what the function returns.
+    """
+    leaves, structure = pytree.tree_flatten(first, is_leaf=is_gaussian)
+    rest = [pytree.tree_leaves(other, is_leaf=is_gaussian) for other in others]
+    found = [function(*values) for values in zip(leaves, *rest, strict=True)]
+    return pytree.tree_unflatten(found, structure)

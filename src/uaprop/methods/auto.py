@@ -17,7 +17,7 @@ from ..gaussian import Gaussian
 from ..numerics.chance import mixed, reseeded
 from ..provenance import Provenance
 from ..records import opened
-from .answer import joined
+from .answer import joined, map_leaves
 from .arguments import Arguments, is_gaussian, mapped
 from .batch_independence import UNSEEN_STATE, BatchItems, default_chunk
 from .centred import CentredAccumulator, blocks, centred_noise, parts
@@ -201,12 +201,7 @@ def _merged(order: list[Tensor], parts: list[Any], batch: int | None) -> Any:
         of_items = isinstance(whole, Gaussian | Tensor) and whole.ndim > 0 and len(whole) == batch
         return whole[back.to(whole.device)] if of_items else whole
 
-    # values and indices of a maximum come in another tuple where they were found with derivatives
-    leaves = [pytree.tree_leaves(part, is_leaf=is_gaussian) for part in parts]
-    structure = pytree.tree_structure(parts[0], is_leaf=is_gaussian)
-    return pytree.tree_unflatten(
-        [merge(*values) for values in zip(*leaves, strict=True)], structure
-    )
+    return map_leaves(merge, *parts)
 
 
 class _Run:

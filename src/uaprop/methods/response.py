@@ -26,7 +26,7 @@ from ..numerics.convolve import only_by_inputs
 from ..numerics.draws import own_draws
 from ..numerics.moments import root, widened
 from ..provenance import Provenance, StandardError
-from .answer import answer, blocks, joined, shares
+from .answer import answer, blocks, joined, map_leaves, shares
 from .arguments import Arguments, is_gaussian
 from .batch_independence import UNSEEN_STATE, BatchItems, default_chunk, refusal
 from .control_variate import fitted
@@ -237,7 +237,7 @@ def _piece(
             raise _BatchMixed
         return _output(scheme, gaussians, leaves, stacks, mean, stack, outputs, True)
 
-    return pytree.tree_map(finish, found, *more, is_leaf=is_gaussian)
+    return map_leaves(finish, found, *more)
 
 
 def _output(
