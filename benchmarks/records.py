@@ -17,7 +17,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, name: str, record: dict[str, Any], order: Iterable[str]) -> None:
-    """Replace one network's record; the others stay, whoever measured them meanwhile.
+    """Replace one network's record; the others stay, also those that were measured meanwhile.
 
     Args:
         path: the file.

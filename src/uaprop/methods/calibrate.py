@@ -211,7 +211,7 @@ def calibrate(
 
 
 def _fitted(way: Callable[..., Any], arguments: Arguments, draws: Sequence[Tensor]) -> _Fit:
-    """What is learned from draws of the random arguments."""
+    """What is learned from samples of the random arguments."""
     tally = _Fit(len(draws[0]))
     random = [
         Gaussian._from_covariance(x.loc, Fitting(x.cov.var, tally, each))

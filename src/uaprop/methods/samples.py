@@ -59,7 +59,7 @@ def samples(
         model: any callable on tensors.
         args: its positional arguments, Gaussians among them.
         kwargs: its keyword arguments.
-        samples: how many draws, at least 2; with ``qmc`` 16.
+        samples: how many, at least 2; with ``qmc`` 16.
         seed: makes the answer reproducible.
         antithetic: draw pairs ``m ± ε``. The linear part of the noise then cancels in the mean, which
             becomes much more precise for small noise; the standard deviations become a
@@ -88,8 +88,8 @@ def samples(
         their means and standard deviations (the latter about ``std/√(2·samples)``, without ``qmc``).
 
     Raises:
-        ValueError: if antithetic draws are to be odd in number, or moderated; if quasi-random ones cannot be
-            divided, are to be something else as well, or have too many sources.
+        ValueError: if antithetic samples are to be odd in number, or moderated; if quasi-random ones cannot
+            be divided, are to be something else as well, or have too many sources.
     """
     whole_number("samples", samples, 16 if qmc else 2)
     whole_number("seed", seed, 0)
